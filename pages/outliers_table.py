@@ -90,7 +90,7 @@ def _embed(seed: int) -> tuple[Array, Array]:
     for classes in CLASSES.values():
         among = np.flatnonzero(np.isin(names, classes.split()))
         parts.append(other.train.inputs[random.choice(among, FOREIGN, replace=False)])
-    encoder = ImageEncoder.choose("efficientnet-lite0", own.train.inputs, options, None, "float32")
+    encoder = ImageEncoder.choose("efficientnet-lite0", own.train.inputs, options, None)
     features = encoder.to(torch.device("cpu")).encode(np.concatenate(parts)).features
     return features, own.train.labels[rows]
 

@@ -532,16 +532,11 @@ def test_a_model_knows_how_its_features_were_made(trained: Run) -> None:
     assert settings.items() <= origin.encoding.settings.items()
 
 
-def test_features_of_other_sizes_are_refused_with_the_command_that_makes_the_right_ones(
-    trained: Run, tmp_path: Path
-) -> None:
+def test_features_of_other_sizes_are_refused(trained: Run, tmp_path: Path) -> None:
     large = write_digits(tmp_path / "large", 96)
     embed(large, tmp_path / "new.npz", backbone="tiny", device="cpu")
-    message = (
-        rf"new\.npz: features computed differently from the model's: image_size 40, not 112, image_resize 46, not 112; "
-        rf"compute them with: unflip embed {large} --backbone tiny --image-size 112 --image-resize 112 --out "
-    )
-    with pytest.raises(InputError, match=message):
+    message = "features computed differently from the model's: image_size 40, not 112, image_resize 46, not 112"
+    with pytest.raises(InputError, match=rf"new\.npz: {message}"):
         predict(trained, tmp_path / "new.npz")
     embed(large, tmp_path / "new.npz", backbone="tiny", image_size=112, image_resize=112, device="cpu", force=True)
     assert len(predict(trained, tmp_path / "new.npz").ids) == 30
@@ -551,10 +546,10 @@ def test_features_by_other_weights_are_refused(trained: Run, tmp_path: Path) -> 
     save_file({"weight": torch.full((3, 1, 1, 1), 2.0)}, tmp_path / "twice.safetensors")
     options: Any = {"backbone": "tiny", "device": "cpu", "force": True}
     embed(trained.folder.parent / "small", tmp_path / "new.npz", weights=tmp_path / "twice.safetensors", **options)
-    with pytest.raises(InputError, match=r"weights \w{16}, not \w{16}; compute them with: "):
+    with pytest.raises(InputError, match=r"weights \w{16}, not \w{16}"):
         predict(trained, tmp_path / "new.npz")
     embed(trained.folder.parent / "small", tmp_path / "new.npz", resample="bicubic", **options)
-    with pytest.raises(InputError, match="model's: resample bicubic, not bilinear; compute them with: "):
+    with pytest.raises(InputError, match="model's: resample bicubic, not bilinear"):
         predict(trained, tmp_path / "new.npz")
 
 

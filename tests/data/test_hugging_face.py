@@ -11,8 +11,8 @@ from PIL import Image
 
 import unflip
 from helpers import QUICK, blobs, quick_train, spawn_python
-from unflip.data.hugging_face import write_dataset
 from unflip.data.loaders import load_raw
+from unflip.data.memory import InMemory, write_data
 from unflip.data.options import DataOptions
 from unflip.errors import InputError, UnflipWarning
 
@@ -31,6 +31,10 @@ def of_blobs(split: str = "train", **more: Any) -> Any:
     types = hf.Dataset.from_dict({name: cells[:1] for name, cells in columns.items()}).features.copy()
     types["label"] = hf.ClassLabel(names=["cat", "ape", "bee"])
     return hf.Dataset.from_dict(columns, features=types)
+
+
+def write_dataset(data: Any, folder: Path, **options: Any) -> Path:
+    return write_data(InMemory(data, **options), folder)
 
 
 def train_on(data: Any, out: Path, settings: dict[str, Any] | None = None, **options: Any) -> unflip.Result:
@@ -77,17 +81,13 @@ def test_columns_become_a_table_as_they_are(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no column 'label' among a, b, note, topic; choose one with label_column"):
         write_dataset(data, tmp_path / "data")
     written = pyarrow.parquet.read_table(write_dataset(data, tmp_path / "data", label_column="topic", ignore=["b"]))
-    expected = {"a": [1.0, 2.0], "note": ["x", "y"], "label": ["u", "v"], "split": ["train", "train"]}
-    assert written.to_pydict() == expected
-    with pytest.raises(InputError, match="column name 'split' is reserved; rename it"):
-        write_dataset(hf.Dataset.from_dict({"split": [1, 2], "label": [0, 1]}), tmp_path / "data")
+    assert written.to_pydict() == {"a": [1.0, 2.0], "note": ["x", "y"], "label": ["u", "v"]}
 
 
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (lambda: [[1, 2]], "data: cannot read a list; must be a path, a name, or a data set without streaming"),
-        (lambda: of_blobs().to_iterable_dataset(), "a data set without streaming"),
+        (lambda: of_blobs().to_iterable_dataset(), "a streamed data set; load it without streaming"),
         (lambda: hf.DatasetDict({"test": of_blobs()}), "no split 'train' among test"),
         (lambda: hf.DatasetDict({"train": of_blobs(), "extra": of_blobs()}), "split 'extra' is not train"),
         (
@@ -180,7 +180,7 @@ def test_a_file_of_the_library_itself_has_its_classes(tmp_path: Path) -> None:
 def test_a_missing_image_is_named_by_its_row(tmp_path: Path) -> None:
     types = hf.Features({"image": hf.Image(), "label": hf.Value("int64")})
     data = hf.Dataset.from_dict({"image": [Image.new("RGB", (8, 8)), None], "label": [0, 1]}, features=types)
-    with pytest.raises(InputError, match="data, split 'train', row 1: no image; drop that row"):
+    with pytest.raises(InputError, match="data, row 1: no image; drop that row"):
         write_dataset(data, tmp_path / "data")
 
 

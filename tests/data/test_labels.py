@@ -192,8 +192,8 @@ def test_rows_are_matched_by_name_where_examples_have_one(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        (["a", "b", "x"], "row 0: the data has no id 'c'"),
-        (["a", "b", "a", "c"], "row 1: several examples have the id 'a'; use the column 'index'"),
+        (["a", "b", "x"], "row 0: no example, or several, called 'c'"),
+        (["a", "b", "a", "c"], "row 1: no example, or several, called 'a'"),
         (["a", "d", "b", "c"], "no label for 1 examples such as 'd'; every example needs one"),
     ],
 )
@@ -207,7 +207,9 @@ def test_an_example_that_is_named_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="row 1: the same example as in row 0"):
         read_labels(write(tmp_path, "a.csv", "id,label\na,3\na,1\n"), ["a", "b"])
     both = write(tmp_path, "b.csv", "index,id,label\n0,a,3\n1,c,1\n")
-    with pytest.raises(InputError, match="row 1: index 1 is 'b' in the data, but id is 'c'"):
+    assert read_labels(both, ["a", "c"]).tolist() == [3, 1]
+    assert read_labels(both, ["c", "a"]).tolist() == [1, 3]
+    with pytest.raises(InputError, match="row 1: no example, or several, called 'c'"):
         read_labels(both, ["a", "b"])
 
 

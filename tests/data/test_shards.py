@@ -21,4 +21,3 @@ def test_rows_are_those_of_the_whole_array(lengths: list[int], data: st.DataObje
         rows = np.array(data.draw(st.lists(st.integers(0, count - 1))), np.int64)
         np.testing.assert_array_equal(shards[rows], whole[rows])
         np.testing.assert_array_equal(shards[whole[:, 0] % 4 == 0], whole[whole[:, 0] % 4 == 0])
-        np.testing.assert_array_equal(shards[count - 1], whole[count - 1])

@@ -553,13 +553,6 @@ def test_class_names_that_are_numbers_are_found_by_name_in_text(tmp_path: Path) 
     labels = write_labels(tmp_path / "l.txt", names[blobs()["train_labels"]])
     dataset = open_from(tmp_path / "a.npz", blobs() | {"class_names": names}, labels=labels)
     assert dataset.given.tolist() == blobs()["train_labels"].tolist()
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    for name, array in ({"class_names": names} | blobs()).items():
-        if not name.startswith("test") and name != "train_labels":
-            np.save(folder / f"{name}.npy", array)
-    write_labels(folder / "train_labels.txt", names[blobs()["train_labels"]])
-    assert open_from(folder).given.tolist() == blobs()["train_labels"].tolist()
     (tmp_path / "t.csv").write_text("size,label\n" + "1,20\n2,10\n" * 9)
     table = open_from(tmp_path / "t.csv", classes=("20", "10"))
     assert table.given.tolist() == [0, 1] * 9

@@ -1,6 +1,5 @@
 """Mixed precision: what computes in half the bits, what does not, and where it is refused."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from unflip.engine.checkpoints import EpochProgress
 from unflip.engine.distributed import Distributed, find_precision
 from unflip.engine.trainer import Observation
 from unflip.errors import ConfigError
-from unflip.nn import openvino
 from unflip.nn.base import unwrap
 from unflip.runs.model_file import load_model
 
@@ -100,21 +98,6 @@ def test_float16_on_the_processor_is_refused_before_anything_is_written(features
     with pytest.raises(ConfigError, match="precision = 'float16' needs a GPU, and the device is cpu; try bfloat16"):
         quick_train(features, tmp_path / "run", settings={"precision": "float16"})
     assert not (tmp_path / "run").exists()
-
-
-def test_bfloat16_that_would_kill_the_run_is_refused_before_anything_is_written(
-    features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(openvino, "trial_failure", lambda _: "SIGILL")
-    with pytest.raises(ConfigError, match=r"a trial failed on this CPU \(SIGILL\); use float32"):
-        quick_train(features, tmp_path / "run", settings=HALF)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.skipif(os.name == "nt", reason="no such signals")
-def test_a_trial_that_dies_is_told_by_its_signal_and_the_real_one_passes() -> None:
-    assert openvino.trial_failure("import os, signal; os.kill(os.getpid(), signal.SIGILL)") == "SIGILL"
-    assert openvino.trial_failure(openvino.TORCH_TRIAL) is None
 
 
 @pytest.mark.parametrize(

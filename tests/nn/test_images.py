@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from unflip.nn.base import SqueezeExcite
-from unflip.nn.inverted_residual import DropConnect, EfficientNetB0, EfficientNetOptions, MobileBlock
+from unflip.nn.inverted_residual import DropConnect, EfficientNetB0, EfficientNetOptions, InvertedResidual
 from unflip.nn.preact_resnet import (
     PreActBlock,
     PreActOptions,
@@ -90,7 +90,7 @@ def test_a_wide_network_has_a_narrow_stem(blocks: tuple[int, ...], width: int) -
 
 def test_inverted_residuals_add_where_the_picture_keeps_its_size() -> None:
     for inside, outside, stride, adds in ((8, 8, 1, True), (8, 16, 1, True), (8, 8, 2, False)):
-        block = MobileBlock(inside, outside, 6, 3, stride).eval()
+        block = InvertedResidual(inside, outside, 6, 3, stride).eval()
         inputs = torch.randn(2, inside, 8, 8)
         rest = block(inputs) - block.residual(inputs)
         assert bool(rest.abs().max() > 0.1) is adds

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unflip.errors import ConfigError, UnflipWarning
+from unflip.errors import UnflipWarning
 from unflip.nn import openvino
 from unflip.nn.efficientnet import EfficientNetLite0, EfficientNetLite0Options
 from unflip.nn.openvino import compile_backbone
@@ -21,7 +21,6 @@ from unflip.nn.openvino import compile_backbone
 needs_openvino = pytest.mark.skipif(
     importlib.util.find_spec("openvino") is None, reason="the extra `embed` is not installed"
 )
-DIES = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
 
 
 def small() -> nn.Module:
@@ -116,31 +115,6 @@ def test_where_openvino_is_missing_pytorch_computes(monkeypatch: pytest.MonkeyPa
 def test_only_on_a_processor() -> None:
     backbone = nn.Conv2d(3, 3, 1, device="meta")
     assert compile_backbone(backbone, 32) is backbone
-
-
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        pytest.param(DIES, "SIGILL", marks=pytest.mark.skipif(os.name == "nt", reason="no such signals")),
-        ("raise SystemExit(3)", "exit code 3"),
-        ("import no_such_module_at_all", "ModuleNotFoundError"),
-    ],
-)
-def test_bfloat16_that_kills_a_child_is_refused_in_one_line(code: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=f"a trial failed on this CPU.*{said}.*use float32") as caught:
-        openvino.check_trial(code)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_trial_that_does_not_end_fails() -> None:
-    assert openvino.trial_failure("import time; time.sleep(60)", timeout=0.5) == "TimeoutExpired"
-
-
-def test_bfloat16_is_tried_once_in_a_process(tmp_path: Path) -> None:
-    code = f"open({str(tmp_path / 'tried')!r}, 'x')"  # a second time it would fail
-    for _ in range(2):
-        openvino.check_trial(code)
-    assert (tmp_path / "tried").exists()
 
 
 @needs_openvino

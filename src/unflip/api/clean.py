@@ -307,12 +307,8 @@ def plan_cleaning(data: str | Path, out: str | Path, *, force: bool = False, **o
     parts = {key: check_section(own[key], merged[key], f"{key}.", own) for key in loaders}
     sections = {"data": merged["data"], "embedding": embedding_tree}
     raw, data_options, backbone = read_data(data, sections, layers.typed("data"), parts)
-    chosen, source = choose_labels(raw, data_options)
-    examples = chosen.train
-    assert examples.labels is not None
-    classes = len(np.unique(examples.labels))
-    if classes < 2:
-        raise InputError(f"{source}: {classes} class among {len(examples.labels)} labels; at least two are needed")
+    examples = choose_labels(raw, data_options)[0].train
+    classes = len(examples.class_numbers.unique())
     count = len(examples.inputs) + (len(raw.val.inputs) if raw.val else 0)
     if raw.holds_images:
         embedding = plan_embedding(raw, run.folder / layout.EMBEDDED, data_options, backbone, execution)

@@ -19,7 +19,7 @@ from unflip.data.labeling import make_source
 from unflip.data.loaders import check_used, load_raw
 from unflip.data.options import DataOptions
 from unflip.data.sources import check_finite
-from unflip.encoders.image import ImageEncoder, embed_command, image_options
+from unflip.encoders.image import ImageEncoder, image_options
 from unflip.encoders.table import TableEncoder, columns_of
 from unflip.engine.distributed import Distributed
 from unflip.engine.inference import predict_probs
@@ -212,7 +212,7 @@ def _takes(model: Model) -> str:
         shape = model.input_shape
         return f"{shape[0]} features, as it was trained on" if len(shape) == 1 else f"images of shape {shape}"
     if encoding.encoder == "images":
-        return f"images, or their features ({embed_command(encoding, 'IMAGES')})"
+        return "images, or their features"
     columns = columns_of(encoding)
     more = f" and {len(columns) - _MAX_COLUMNS} more" if len(columns) > _MAX_COLUMNS else ""
     return f"a table with the columns {', '.join(columns[:_MAX_COLUMNS])}{more}"
@@ -227,6 +227,4 @@ def _check_encoding(trained: Encoding | None, raw: Dataset, what: str) -> None:
         message = f"unknown encoder of {which}; predictions are only valid if both were computed in the same way"
         warnings.warn(message, UnflipWarning, stacklevel=3)
     elif differences := trained.differences(raw.encoding):
-        of_images = trained.encoder == "images"
-        hint = f"; compute them with: {embed_command(trained, raw.images_path or 'IMAGES')}" if of_images else ""
-        raise InputError(f"{what}: features computed differently from the model's: {', '.join(differences)}{hint}")
+        raise InputError(f"{what}: features computed differently from the model's: {', '.join(differences)}")

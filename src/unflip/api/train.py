@@ -4,8 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from unflip.api.embed import EMBEDDING_USES, EmbedPlan, plan_embedding
 from unflip.api.options import TRAIN, EmbeddingOptions, SourceOptions, option_tree
 from unflip.api.result import Result
@@ -103,17 +101,15 @@ def dry_run(data: str | Path | None, out: str | Path, *, force: bool = False, **
     layers = layers_of(data, tree)
     config, raw, plan = plan_training(run, layers, embedding, execution)
     own = layers.resolve().common.data
-    examples = choose_labels(raw, own)[0].train
-    assert examples.labels is not None
+    labeled = choose_labels(raw, own)[0]
     lines = [] if plan is None else plan.encoder.describe()
     if isinstance(raw.train.inputs, Table):
         choices = ColumnChoices(numeric=own.numeric, categorical=own.categorical, text_column=own.text_column)
         lines = TableEncoder.fit(raw.train.inputs, choices, own.text_encoder).describe()
-    names, counts = np.unique(examples.labels, return_counts=True)
-    if raw.class_names is not None and names.dtype.kind in "iu":
-        names = np.array(raw.class_names)[names]
-    lines.append(f"{len(examples.labels):,} training examples in {len(names)} classes:")
-    lines += [f"  {one_line(str(name))} {count:,}" for name, count in zip(names, counts, strict=True)]
+    names, counts = labeled.class_names or range(labeled.num_classes), labeled.given.bincount().tolist()
+    classes = [(name, count) for name, count in zip(names, counts, strict=False) if count]
+    lines.append(f"{sum(counts):,} training examples in {len(classes)} classes:")
+    lines += [f"  {one_line(str(name))} {count:,}" for name, count in classes]
     return "\n".join([config.to_toml(), *(f"# {line}" for line in lines)])
 
 
@@ -134,9 +130,8 @@ def plan_training(
         if unused := next(iter(embedding.model_fields_set), None):
             raise ConfigError(f"--{unused.replace('_', '-')} is not used: this run does not embed images")
         return config, raw, None
-    labels = choose_labels(raw, data)[0].train.labels  # fail before images are embedded
-    assert labels is not None
-    config.check_size(len(labels), len(np.unique(labels)), find_device(execution.device))
+    labels = choose_labels(raw, data)[0].given  # fail before images are embedded
+    config.check_size(len(labels), len(labels.unique()), find_device(execution.device))
     plan = plan_embedding(raw, run.folder / layout.EMBEDDED, data, embedding, execution)
     defaults = {name: field.default for name, field in ImageOptions.model_fields.items()} | {"label_column": None}
     own = data.model_copy(update=defaults | {"path": str(plan.out)})

@@ -137,10 +137,10 @@ def stripped(array: Array) -> Array:
 class Shards:
     """Several arrays, possibly memory-mapped, as one: their rows one after the other.
 
-    A slice is another view; rows by index or mask are read, and ``np.asarray`` reads all of them.
+    Rows by slice, index or mask are read, and ``np.asarray`` reads all of them.
     """
 
-    def __init__(self, arrays: "Sequence[Array | Shards]") -> None:
+    def __init__(self, arrays: Sequence[Array]) -> None:
         self._arrays = [*arrays]
         self._starts = np.cumsum([0, *map(len, arrays)])
         self.shape: tuple[int, ...] = (int(self._starts[-1]), *arrays[0].shape[1:])
@@ -150,13 +150,9 @@ class Shards:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, rows: Any) -> Any:
-        """Return a view of a slice, or the rows at these indices, or where this mask is true, or one row."""
-        if isinstance(rows, slice):
-            return self._slice(*rows.indices(len(self)))
-        if np.ndim(rows) == 0:
-            return self[[rows]][0]
-        rows = np.asarray(rows)
+    def __getitem__(self, rows: Any) -> Array:
+        """Return the rows of a slice, at these indices, or where this mask is true."""
+        rows = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else np.asarray(rows)
         rows = np.flatnonzero(rows) if rows.dtype == bool else rows
         which = np.searchsorted(self._starts, rows, side="right") - 1
         result = np.empty((len(rows), *self.shape[1:]), self.dtype)
@@ -167,12 +163,3 @@ class Shards:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.concatenate(self._arrays).astype(dtype or self.dtype, copy=False)
-
-    def _slice(self, start: int, stop: int, step: int) -> "Shards":
-        if step != 1:
-            raise IndexError("the step of a slice must be 1")
-        cut = [
-            array[max(start - first, 0) : max(stop - first, 0)]
-            for array, first in zip(self._arrays, self._starts.tolist(), strict=False)
-        ]
-        return Shards([array for array in cut if len(array)] or cut[:1])

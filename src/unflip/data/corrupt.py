@@ -1,6 +1,7 @@
 """corrupt: adds noise to the labels of a data set; reads the files and class maps that a recipe needs."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from unflip.errors import ConfigError, InputError, unknown
 from unflip.noise.corrupt import ClassRelations, corrupt
 from unflip.noise.pmd import check_posterior
 from unflip.noise.recipe import parse
-from unflip.noise.transition import CIFAR100_SUPERCLASSES, NAMED_MAPS, resolve_map
+from unflip.noise.transition import CIFAR100_SUPERCLASSES, NAMED_MAPS
 
 
 def needs_posterior(options: NoiseOptions) -> bool:
@@ -77,7 +78,7 @@ def _relations(options: NoiseOptions, data: Dataset) -> ClassRelations:
     elif name in NAMED_MAPS:
         class_map = NAMED_MAPS[name]
     elif name is not None:
-        class_map = resolve_map(_read_map(Path(name)), data.class_names or [str(i) for i in range(data.num_classes)])
+        class_map = _read_map(Path(name), data.class_names or [str(i) for i in range(data.num_classes)])
     if options.matrix is not None:
         array = read_array(Path(options.matrix))
         if array.dtype.kind not in "fiu":
@@ -86,13 +87,12 @@ def _relations(options: NoiseOptions, data: Dataset) -> ClassRelations:
     return ClassRelations(class_map=class_map, superclasses=superclasses, matrix=matrix)
 
 
-def _read_map(path: Path) -> dict[str | int, str | int]:
+def _read_map(path: Path, classes: Sequence[str]) -> dict[int, int]:
+    """Read a JSON object of class names, or of numbers where classes have no names."""
     if path.suffix != ".json":
         raise ConfigError(unknown("class map", str(path), [*NAMED_MAPS, "cifar100", "FILE.json"]))
+    known = {name: number for number, name in enumerate(classes)}
     try:
-        content = json.loads(read_text(path))
-    except ValueError as error:
-        raise InputError(f"class map {path}: not a JSON file ({error})") from error
-    if not isinstance(content, dict) or not all(isinstance(value, str | int) for value in content.values()):
-        raise InputError(f'class map {path}: must be an object such as {{"cat": "dog", "dog": "cat"}}')
-    return content
+        return {known[source]: known[str(target)] for source, target in json.loads(read_text(path)).items()}
+    except (AttributeError, KeyError, ValueError) as error:
+        raise InputError(f'class map {path}: must be classes in JSON, such as {{"cat": "dog"}} ({error})') from error

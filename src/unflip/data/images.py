@@ -120,37 +120,46 @@ def are_small(images: Array | ImageFiles) -> bool:
     return False
 
 
-class ImageSource:
-    """Images (n, c, h, w) of bytes; a view is mirrored at random and shifted by up to ``shift`` pixels.
+class _Images:
+    """What both sources of images do: normalize images, and augment views of them.
 
-    With ``augment = "randaugment"`` it then passes through :class:`unflip.data.randaugment.RandAugment`.
+    With ``augment = "randaugment"`` views also pass through :class:`unflip.data.randaugment.RandAugment`.
     """
+
+    def __init__(self, shape: tuple[int, ...], standardize: Standardization, augment: Augment) -> None:
+        self.shape, self.augments = shape, bool(augment)
+        self._distort = strong_augmentation(augment, shape)
+        self._standardize = standardize
+
+    def _read(self, indices: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Return the images at ``indices`` as bytes; with a generator, cropped and mirrored at random."""
+        raise NotImplementedError
+
+    def fetch(self, indices: Tensor) -> Tensor:
+        """Return the images at ``indices``, normalized."""
+        return normalize(self._read(indices, None), self._standardize)
+
+    def view(self, indices: Tensor, generator: torch.Generator) -> Tensor:
+        """Return a random view of the images at ``indices``, normalized."""
+        if not self.augments:
+            return self.fetch(indices)
+        return normalize(self._distort(self._read(indices, generator), generator), self._standardize)
+
+
+class ImageSource(_Images):
+    """Images (n, c, h, w) of bytes; a view is mirrored at random and shifted by up to ``shift`` pixels."""
 
     prefetch, host_indices = 0, False
 
     def __init__(self, images: Array, standardize: Standardization, *, augment: Augment = True, shift: int = 4) -> None:
-        self.shape = images.shape[1:]
+        super().__init__(images.shape[1:], standardize, augment)
         self._shift = shift
-        self.augments = bool(augment)
-        self._distort = strong_augmentation(augment, self.shape)
         self._images = torch.from_numpy(np.require(images, np.uint8, ["C", "W"]))
-        self._standardize = standardize
         self.sizes = np.tile(np.array([images.shape[3], images.shape[2]], np.float32), (len(images), 1))
         """Width and height of each image (n, 2)."""
 
     def __len__(self) -> int:
         return len(self._images)
-
-    def fetch(self, indices: Tensor) -> Tensor:
-        """Return the images at ``indices``, normalized."""
-        return normalize(self._bytes(indices), self._standardize)
-
-    def view(self, indices: Tensor, generator: torch.Generator) -> Tensor:
-        """Return a random view of the images at ``indices``, normalized."""
-        images = self._bytes(indices)
-        if self.augments:
-            images = self._distort(flip_crop(images, generator, pad=self._shift), generator)
-        return normalize(images, self._standardize)
 
     def to(self, device: torch.device) -> Self:
         """Move the images, as bytes, to ``device``."""
@@ -158,11 +167,12 @@ class ImageSource:
         self._standardize = self._standardize.to(device)
         return self
 
-    def _bytes(self, indices: Tensor) -> Tensor:
-        return self._images.index_select(0, indices.to(self._images.device))
+    def _read(self, indices: Tensor, generator: torch.Generator | None) -> Tensor:
+        images = self._images.index_select(0, indices.to(self._images.device))
+        return images if generator is None else flip_crop(images, generator, pad=self._shift)
 
 
-class FileSource:
+class FileSource(_Images):
     """Image files of any size, resized and cropped to squares.
 
     :meth:`fetch` returns the central crop (see :class:`unflip.data.files.ResizeCrop`), :meth:`view` a random crop,
@@ -189,12 +199,9 @@ class FileSource:
         workers: int | None = None,
     ) -> None:
         assert files.frame is not None
-        self.shape = files.shape[1:]
-        self.augments = bool(augment)
-        self._distort = strong_augmentation(augment, self.shape)
+        super().__init__(files.shape[1:], standardize, augment)
         self._files, self._frame = files, files.frame
         self._crop = crop
-        self._standardize = standardize
         self._device = torch.device("cpu")
         self._pool = make_pool(workers)
         self.sizes = np.zeros((len(files), 2), np.float32)
@@ -202,17 +209,6 @@ class FileSource:
 
     def __len__(self) -> int:
         return len(self._files)
-
-    def fetch(self, indices: Tensor) -> Tensor:
-        """Return the central crops of the images at ``indices``, normalized."""
-        return normalize(self._read(indices, None), self._standardize)
-
-    def view(self, indices: Tensor, generator: torch.Generator) -> Tensor:
-        """Return random crops of the images at ``indices``, normalized."""
-        if not self.augments:
-            return self.fetch(indices)
-        images = self._distort(mirror(self._read(indices, generator), generator), generator)
-        return normalize(images, self._standardize)
 
     def to(self, device: torch.device) -> Self:
         """Move batches, as bytes, to ``device``."""
@@ -229,7 +225,8 @@ class FileSource:
             boxes = squares(sizes, self._frame.size / self._frame.resize, generator)
         else:
             boxes = random_boxes(sizes, generator)
-        return cut_images(self._files, rows, images, boxes, self._frame, self._pool).to(self._device)
+        crops = cut_images(self._files, rows, images, boxes, self._frame, self._pool).to(self._device)
+        return crops if generator is None else mirror(crops, generator)
 
 
 def strong_augmentation(augment: Augment, shape: tuple[int, ...]) -> Callable[[Tensor, torch.Generator], Tensor]:

@@ -37,7 +37,7 @@ from unflip.data.sources import (
     check_varied,
     fit_standardization,
 )
-from unflip.data.split import group_numbers, identities, rank_in_class, same_examples
+from unflip.data.split import identities, rank_in_class, same_examples
 from unflip.errors import ConfigError, InputError, UnflipWarning, one_line, unknown
 from unflip.progress import Track, untracked
 from unflip.stats.discriminant import evenly_spaced, fit_discriminant, leave_group_out_log_posterior, tempered_nll
@@ -60,24 +60,16 @@ def label_data(
         standardization: of rows; by default fitted to the training examples.
     """
     raw, what = choose_labels(raw, options)
-    num_classes, names = _number_classes(raw, options, what)
-    _warn_of_one_class(names or (), what)
+    _warn_of_one_class(raw.class_names or (), what)
     sets, frame, skipped = open_sets(raw.parts(), options, track)
     train = sets["train"]
-    assert train.labels is not None
-    given = to_class_numbers(train.labels, num_classes, names, what)
-    clean = None if train.truth is None else to_class_numbers(train.truth, num_classes, names, "train_labels")
-    if (present := len(given.unique())) < 2:
-        raise InputError(f"{what}: {present} class among {len(given)} labels; at least two are needed")
-    labels = {"train": given}
     for key, part in sets.items():
         if key != "train":
-            own = _evaluation_labels(part, key, train.inputs, options.path)
-            labels[key] = _evaluated_classes(own, num_classes, names, f"{options.path}, '{key}_labels'")
+            _check_evaluation(part, key, train.inputs, options.path)
         if isinstance(part.inputs, np.ndarray):
             check_finite(part.inputs, f"{options.path}, '{key}'")
     if options.classes is None:
-        _warn_of_untrained(labels, given if clean is None else torch.cat([given, clean]), names, options.path)
+        _warn_of_untrained(sets, raw.class_names, options.path)
     if isinstance(train.inputs, np.ndarray):
         check_varied(train.inputs, f"{options.path}, 'train'")
     standardization = raw.normalization or standardization
@@ -90,26 +82,23 @@ def label_data(
             inputs=np.empty((0, 0)),  # free the memory
             contents=contents_of(part),
             opened=make_source(raw, part.inputs, standardization, options),
-            labels=labels[key].numpy(),
-            truth=None if key != "train" or clean is None else clean.numpy(),
         )
         for key, part in sets.items()
     }
-    count = len(given) + len(labels.get("val", ()))
-    reviewed, removed, weights = None, torch.zeros(count, dtype=torch.bool), None
+    count = len(ready["train"].class_numbers)
+    every = count + (len(ready["val"].class_numbers) if "val" in ready else 0)
+    reviewed, removed, weights = None, torch.zeros(every, dtype=torch.bool), None
     if options.reviewed is not None:
-        whole = replace(raw.with_parts(ready), content_kind=kind, class_names=names, tests={}).joined()
-        classes = names or [str(i) for i in range(num_classes)]
+        whole = replace(raw.with_parts(ready), content_kind=kind, tests={}).joined()
+        classes = raw.class_names or [str(i) for i in range(raw.num_classes)]
         keys = Keys(whole.ids, whole.content_digests(), whole.given.numpy(), classes)
         reviewed, removed, weights = read_reviewed(Path(options.reviewed), keys)
     return replace(
         raw.with_parts(ready),
-        clean_val=raw.val is not None and (raw.clean_val or clean is not None),
+        clean_val=raw.val is not None and (raw.clean_val or train.truth is not None),
         images_path=raw.images_path or (options.path if raw.holds_images or raw.as_pixels else None),
         skipped=(*raw.skipped, *skipped),
         content_kind=kind,
-        num_classes=num_classes,
-        class_names=names,
         own_labels=options.labels is None,
         standardization=standardization,
         frame=frame,
@@ -117,7 +106,7 @@ def label_data(
         reviewed=reviewed,
         removed=removed,
         review_weights=weights,
-        is_val=torch.zeros(len(given), dtype=torch.bool),
+        is_val=torch.zeros(count, dtype=torch.bool),
     )
 
 
@@ -139,7 +128,7 @@ def contents_of(part: Split) -> Array | None:
 
 
 def choose_labels(raw: Dataset, options: DataOptions) -> tuple[Dataset, str]:
-    """Return the data with the labels and examples to train with, and the name of these labels in errors.
+    """Return the data with class numbers and the examples to train with, and the name of these labels in errors.
 
     The labels are checked here, before images are read or encoded, which may take long.
     """
@@ -158,12 +147,11 @@ def choose_labels(raw: Dataset, options: DataOptions) -> tuple[Dataset, str]:
     if train.labels is None:
         raise InputError(f"{options.path}: {raw.unlabeled}; give a file with --labels")
     raw = _name_numbers(replace(raw, train=train), options, what)
-    _number_classes(raw, options, what)
-    if len(train.labels) > _ALL_DISTINCT and len(np.unique(train.labels)) == len(train.labels):
+    raw = _number_classes(raw, options, what)
+    if len(train.labels) > _ALL_DISTINCT and len(raw.given.unique()) == len(train.labels):
         raise InputError(f"{what}: all {len(train.labels):,} labels differ, so they are not classes; use other labels")
     if options.per_class is not None:
-        first = rank_in_class(group_numbers(train.labels)).numpy() < options.per_class
-        raw = replace(raw, train=raw.train[first])
+        raw = replace(raw, train=raw.train[rank_in_class(raw.given).numpy() < options.per_class])
     return raw, what
 
 
@@ -208,11 +196,10 @@ def _other_labels(raw: Dataset, train: Split, options: DataOptions, what: str) -
 
 def _find_groups(options: DataOptions, train: Split) -> Array:
     """Return the group of each example: from the column or array of that name, else from a file."""
-    what, groups = f"data.groups {options.groups}", train.groups
-    if groups is None:
-        if not Path(options.groups or "").is_file():
-            raise InputError(f"{what}: no such column, array or file")
-        groups = read_labels(Path(options.groups or ""))
+    what, path = f"data.groups {options.groups}", Path(options.groups or "")
+    if train.groups is None and not path.is_file():
+        raise InputError(f"{what}: no such column, array or file")
+    groups = read_labels(path) if train.groups is None else train.groups
     groups = _one_per_example(groups, train, options, what, "groups")
     missing = groups == "" if are_names(groups) else groups != groups  # NaN
     if missing.any():
@@ -231,8 +218,8 @@ def _one_per_example(values: Array, train: Split, options: DataOptions, what: st
     return values[:count]
 
 
-def _number_classes(raw: Dataset, options: DataOptions, what: str) -> tuple[int, tuple[str, ...] | None]:
-    """Return the number of classes and, if they have any, their names; raise InputError for labels of no class.
+def _number_classes(raw: Dataset, options: DataOptions, what: str) -> Dataset:
+    """Return the data with class numbers as labels; raise InputError for labels of no class.
 
     If classes are not declared and the data's own labels are names, these are the class names, in alphabetical order,
     also for other labels that replace them. Those of validation and test sets are matched by name.
@@ -245,8 +232,21 @@ def _number_classes(raw: Dataset, options: DataOptions, what: str) -> tuple[int,
         own = [train.truth, *(part.labels for part in raw.parts().values())]
         declared = tuple(sorted({name for labels in own for name in _names_in(labels)} - {""})) or None
     num_classes, names = find_classes(train.labels, declared, what)
-    to_class_numbers(train.labels, num_classes, names, what)
-    return num_classes, names
+
+    def numbered(labels: Array | None, where: str) -> Array | None:
+        return None if labels is None else to_class_numbers(labels, num_classes, names, where).numpy()
+
+    truth, given = numbered(train.truth, "train_labels"), numbered(train.labels, what)
+    if (present := len(np.unique(train.labels))) < 2:
+        raise InputError(f"{what}: {present} class among {len(train.labels)} labels; at least two are needed")
+    parts = {"train": replace(train, labels=given, truth=truth)}
+    try:
+        for key, part in raw.parts().items():
+            if key != "train":
+                parts[key] = replace(part, labels=numbered(part.labels, f"{options.path}, '{key}_labels'"))
+    except InputError as error:
+        raise InputError(f"{error} (declare a class without training examples: data.classes)") from error
+    return replace(raw.with_parts(parts), num_classes=num_classes, class_names=names)
 
 
 def _names_in(labels: Array | None) -> tuple[str, ...]:
@@ -299,18 +299,20 @@ def _folded(name: str) -> str:
     return re.sub(r"^0+(?=\d)", "", " ".join(visible.split()))
 
 
-def _warn_of_untrained(labels: Mapping[str, Tensor], trained: Tensor, names: Sequence[str] | None, path: str) -> None:
+def _warn_of_untrained(sets: Mapping[str, Split], names: Sequence[str] | None, path: str) -> None:
     """Warn of classes that occur in validation or test sets only."""
-    for key, own in labels.items():
-        if others := sorted({*own.unique().tolist()} - {*trained.unique().tolist()}):
+    train = sets["train"]
+    trained = np.union1d(train.class_numbers, train.class_numbers if train.truth is None else train.truth)
+    for key, part in sets.items():
+        if len(others := np.setdiff1d(part.class_numbers, trained).tolist()):
             listed = ", ".join(f"'{names[number]}'" if names else str(number) for number in others[:_LISTED])
             more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
             text = f"{path}, '{key}': no training examples of {listed}{more}; they cannot be predicted"
             warnings.warn(text, UnflipWarning, stacklevel=3)
 
 
-def _evaluation_labels(part: Split, key: str, train_inputs: Inputs, path: str) -> Array:
-    """Return the labels of a validation or test set, after checking that it has some and the shape of its examples."""
+def _check_evaluation(part: Split, key: str, train_inputs: Inputs, path: str) -> None:
+    """Raise InputError for a validation or test set without examples or labels, or with examples of another shape."""
     if not len(part.inputs):
         raise InputError(f"{path}: '{key}' has no examples; remove it")
     shape, train_shape = part.inputs.shape[1:], train_inputs.shape[1:]
@@ -319,14 +321,6 @@ def _evaluation_labels(part: Split, key: str, train_inputs: Inputs, path: str) -
         raise InputError(f"{path}, '{key}': examples of shape {shape}, but {train_shape} in training{hint}")
     if part.labels is None:
         raise InputError(f"{path}: '{key}' has no labels; add '{key}_labels' or remove it")
-    return part.labels
-
-
-def _evaluated_classes(labels: Array, num_classes: int, names: Sequence[str] | None, what: str) -> Tensor:
-    try:
-        return to_class_numbers(labels, num_classes, names, what)
-    except InputError as error:
-        raise InputError(f"{error} (declare a class without training examples: data.classes)") from error
 
 
 def make_source(raw: Dataset, inputs: Inputs, standardize: Standardization | None, options: DataOptions) -> Source:

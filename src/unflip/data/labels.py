@@ -38,7 +38,8 @@ def read_labels(
     """Read labels from a file, numbers or names, in the order of the examples.
 
     The rows of a .csv are in this order too, unless its column ``index`` (or the index that pandas writes) or, where
-    examples have ``ids``, its column ``path`` or ``id`` identifies the examples; then each must have one row.
+    examples have ``ids``, its column ``path`` or ``id`` identifies the examples; then each must have one row. Names
+    take precedence over the index.
 
     Args:
         path: an .npy, .csv or .txt file; a .csv has a column ``label``, or no header and one column.
@@ -50,8 +51,8 @@ def read_labels(
     match path.suffix.lower():
         case ".npy":
             labels = stripped(decoded(read_array(path), what))
-            texts = np.unique(labels).astype(np.str_) if labels.dtype.kind in "iu" else np.empty(0)
-            return labels.astype(np.str_) if len(texts) and {*texts.tolist()} <= {*names} else labels
+            are_named = labels.dtype.kind in "iu" and {*np.unique(labels).astype(np.str_).tolist()} <= {*names}
+            return labels.astype(np.str_) if names and are_named else labels
         case ".csv":
             cells = _read_label_csv(path, ids, count, what)
         case ".txt":
@@ -74,19 +75,18 @@ def _read_label_csv(path: Path, ids: Sequence[str] | None, count: int | None, wh
             raise InputError(f"{what}: no column 'label' among {', '.join(header)}")
         return [row[0].strip() if row else "" for row in csv.reader(io.StringIO(read_text(path, what).rstrip()))]
     columns, _ = read_columns(path, (*NAMING, *_PANDAS_INDEX, "label"), what)
-    cells = columns.pop("label")
-    first = columns.pop(header[0]) if header[0] in _PANDAS_INDEX else None
-    if first is not None and "index" not in columns and (ids is None or name_column(columns) is None):
-        columns["index" if all(whole_number(cell) is not None for cell in first) else "id"] = first
-    if "index" in columns or (name_column(columns) is not None and ids is not None):
-        return _in_order(cells, columns, ids, count, what)
-    return cells
-
-
-def _in_order(cells: list[str], columns: Columns, ids: Sequence[str] | None, count: int | None, what: str) -> list[str]:
-    """Return labels in the order of the examples; each, up to the last one with a label, must have one row."""
+    if header[0] in _PANDAS_INDEX:
+        first = columns.pop(header[0])
+        columns.setdefault("index" if all(whole_number(cell) is not None for cell in first) else "id", first)
+    cells = columns["label"]
+    if "index" not in columns and (ids is None or name_column(columns) is None):
+        return cells
     rows: dict[int, int] = {}
-    for row, place in enumerate(find_examples(columns, count or len(cells), ids, what)):
+    keys = Keys(ids, None, np.zeros(count or max(len(cells), len(ids or ())), np.int64), [""])
+    matcher = Matcher(keys)
+    for row, wanted in enumerate(_references(columns, keys, what)):
+        if (place := matcher.find(wanted)) is None:
+            raise InputError(f"{what}, row {row}: no example, or several, called '{wanted.id}'")
         if rows.setdefault(place, row) != row:
             raise InputError(f"{what}, row {row}: the same example as in row {rows[place]}; keep one of them")
     last = max(rows, default=-1)
@@ -213,47 +213,9 @@ def _empty(what: str, row: int) -> InputError:
     return InputError(f"{what}, row {row}: the label is empty; every example needs one")
 
 
-def find_examples(columns: Columns, count: int, ids: Sequence[str] | None, what: str) -> list[int]:
-    """Return the number of the example of each row: by ``index``, else by ``path`` or ``id``; if both, they must agree.
-
-    Args:
-        columns: those of :data:`NAMING` that the table has, at least one.
-        count: the number of examples.
-        ids: their names, if they have any.
-        what: the name of the table in errors.
-    """
-    by_name = name_column(columns)
-    if "index" not in columns:
-        assert by_name is not None
-        return _find_names(columns[by_name], ids, by_name, what)
-    indices = []
-    for row, cell in enumerate(columns["index"]):
-        index = whole_number(cell)
-        if index is None or not 0 <= index < count:
-            raise InputError(f"{what}, row {row}: index {cell!r} is not an integer from 0 to {count - 1}")
-        if by_name and ids is not None and str(columns[by_name][row]) != ids[index]:
-            names = f"'{ids[index]}' in the data, but {by_name} is '{columns[by_name][row]}'"
-            raise InputError(f"{what}, row {row}: index {index} is {names}; remove the wrong column")
-        indices.append(index)
-    return indices
-
-
 def name_column(columns: Collection[str]) -> str | None:
     """Return the column with the names of examples, if there is one."""
     return next((name for name in ("path", "id") if name in columns), None)
-
-
-def _find_names(cells: Sequence[Any], ids: Sequence[str] | None, column: str, what: str) -> list[int]:
-    if ids is None:
-        raise InputError(f"{what}: examples of this data have no {column}; use the column 'index'")
-    places = {name: place for place, name in enumerate(ids)}
-    counts = Counter(ids)
-    for row, name in enumerate(map(str, cells)):
-        if counts[name] == 0:
-            raise InputError(f"{what}, row {row}: the data has no {column} '{name}'")
-        if counts[name] > 1:
-            raise InputError(f"{what}, row {row}: several examples have the {column} '{name}'; use the column 'index'")
-    return [places[str(name)] for name in cells]
 
 
 def whole_number(cell: Any) -> int | None:

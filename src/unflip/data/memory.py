@@ -1,33 +1,36 @@
-"""Data in memory: frames, Arrow tables, Hugging Face data sets, arrays, texts, images, paths; written as files.
+"""Data in memory: frames, Arrow tables, Hugging Face data sets, arrays, texts, images, paths; as files and back.
 
 Neither pandas, polars nor `datasets` is imported: a caller who has their objects has imported them.
 """
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet
 from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 from sklearn.utils import column_or_1d
 
 from unflip.data.arrays import Array, write_npz
 from unflip.data.columns import TEXT, Table, without_views
-from unflip.data.files import is_image
-from unflip.data.hugging_face import find_label, save_pictures, write_dataset, write_parquet
-from unflip.data.labels import LABEL, find_label_column
+from unflip.data.files import is_image, to_upright_rgb
+from unflip.data.labels import LABEL, declare_classes, find_label_column
 from unflip.data.options import DataOptions
 from unflip.data.rewrite import NewLabels, new_cells
 from unflip.errors import InputError, one_line
-from unflip.files import write_json
+from unflip.files import write_atomically, write_json
 
 _ABOUT = "columns.json"  # beside the data
 _MAX_DENSE = 2**34  # bytes of a sparse matrix in full
+_VECTORS = ("List", "LargeList", "Sequence", "Array2D", "Array3D", "Array4D", "Array5D")
+_SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val"}
 
 
 class InMemory(NamedTuple):
@@ -64,35 +67,142 @@ def _is_hugging_face(data: Any) -> bool:
     return type(data).__module__.split(".")[0] == "datasets"
 
 
+class _Part(NamedTuple):
+    """The examples of a split: rows of a table or of numbers, or images or paths of images; and their labels."""
+
+    content: pa.Table | Array | Iterable[Any]
+    labels: Any
+
+
 def write_data(memory: InMemory, folder: Path) -> Path:
     """Write data to ``folder`` as a file that a loader reads; return the file.
 
     Tables become ``data.parquet``, with the labels in the column ``label``; arrays ``data.npz``; images PNG files named
-    by their content, listed in ``manifest.parquet``; paths of images the list alone.
+    by their content, listed in ``manifest.parquet``; paths of images the list alone. Several splits are one file with a
+    column ``split``. Each file declares the classes of a ``ClassLabel`` of Hugging Face, in its order.
     """
-    data, labels = memory.data, memory.labels
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / _ABOUT, {"label_column": memory.label_column, "ignore": [*memory.ignore]})
-    if _is_hugging_face(data):
-        if labels is not None:
-            raise InputError("labels: a data set of Hugging Face has its own; choose the column with label_column")
-        return write_dataset(data, folder, label_column=memory.label_column, ignore=memory.ignore)
     try:
-        content = _content(data)
-        given = None if labels is None else plain_column(labels, "labels")
-        if given is None and not isinstance(content, pa.Table):
-            raise ValueError("labels: none given; give the label of each example")
-        if given is not None and len(given) != len(content):
-            raise ValueError(f"labels: {len(given)} labels for {len(content)} examples")
+        parts, classes = (
+            _hugging_face_parts(memory) if _is_hugging_face(memory.data) else ({"train": _read(memory)}, [])
+        )
     except ValueError as error:
         raise InputError(str(error).replace("X: ", "data: ", 1)) from error
-    if isinstance(content, pa.Table):
-        return write_parquet(_labeled(content, given, memory), (), folder / "data.parquet")
-    if isinstance(content, np.ndarray):
-        write_npz(folder / "data.npz", {"train": content, "train_labels": given})  # type: ignore[dict-item]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / _ABOUT, {"label_column": memory.label_column, "ignore": [*memory.ignore]})
+    if isinstance(parts["train"].content, np.ndarray):
+        arrays = {"class_names": np.array(classes, np.str_)} if classes else {}
+        arrays |= {split: np.asarray(part.content) for split, part in parts.items()}
+        write_npz(folder / "data.npz", arrays | {f"{split}_labels": part.labels for split, part in parts.items()})
         return folder / "data.npz"
-    paths = content if isinstance(content[0], str) else save_pictures(content, folder)
-    return write_parquet(pa.table({"path": paths, LABEL: given}), (), folder / "manifest.parquet")
+    path, tables = folder / "data.parquet", []
+    for split, (content, labels) in parts.items():
+        if not isinstance(content, pa.Table):
+            path, inner = folder / "manifest.parquet", f"{split}/" if len(parts) > 1 else ""
+            content = pa.table({"path": [*_paths(content, folder, inner)]})
+        table = content.append_column(LABEL, labels if isinstance(labels, pa.ChunkedArray) else pa.array(labels))
+        tables.append(table.append_column("split", pa.array([split] * len(table))) if len(parts) > 1 else table)
+    whole = pa.concat_tables(tables, promote_options="default").replace_schema_metadata(None)
+    whole = declare_classes(whole, [LABEL], classes) if classes else whole
+    write_atomically(path, lambda temporary: pa.parquet.write_table(whole, temporary))
+    return path
+
+
+def _read(memory: InMemory) -> _Part:
+    """Return the examples and labels of data that is not a data set of Hugging Face."""
+    content = _content(memory.data)
+    given = None if memory.labels is None else plain_column(memory.labels, "labels")
+    if given is None and not isinstance(content, pa.Table):
+        raise ValueError("labels: none given; give the label of each example")
+    if given is not None and len(given) != len(content):
+        raise ValueError(f"labels: {len(given)} labels for {len(content)} examples")
+    if not isinstance(content, pa.Table):
+        return _Part(content, given)
+    if given is None:
+        column = label_column_of(memory)
+        given, content = content[column], content.drop_columns([column])
+    return _Part(_features(content, memory), given)
+
+
+def _features(table: pa.Table, memory: InMemory) -> pa.Table:
+    """Return a table without ignored columns; its labels are apart."""
+    table = table.drop_columns([name for name in memory.ignore if name in table.column_names])
+    if (taken := next((name for name in table.column_names if name.lower() == LABEL), None)) is not None:
+        raise InputError(f"data: column '{taken}' besides the labels; rename it, or ignore=['{taken}']")
+    return table
+
+
+def _hugging_face_parts(memory: InMemory) -> tuple[dict[str, _Part], list[str]]:
+    """Return the splits of a ``Dataset`` (all for training) or a ``DatasetDict``, and the classes of a ``ClassLabel``.
+
+    A column of images, or else one of vectors, is the example; otherwise all columns are.
+    """
+    data = memory.data
+    if memory.labels is not None:
+        raise InputError("labels: a data set of Hugging Face has its own; choose the column with label_column")
+    if "Iterable" in type(data).__name__:
+        raise InputError("data: a streamed data set; load it without streaming")
+    named = {str(name): part for name, part in (data if isinstance(data, Mapping) else {"train": data}).items()}
+    if other := next((name for name in named if name not in _SPLITS and not name.startswith("test")), None):
+        raise InputError(f"data: split '{other}' is not train, validation or test; remove it from the DatasetDict")
+    parts = {_SPLITS.get(name, name): part for name, part in named.items()}
+    if "train" not in parts:
+        raise InputError(f"data: no split 'train' among {', '.join(named)}")
+    label = label_column_of(memory._replace(data=parts["train"]))
+    types = {name: type(kind).__name__ for name, kind in parts["train"].features.items()}
+    features = [name for name in types if name != label and name not in memory.ignore]
+    if not features:
+        raise InputError(f"data: no column of features besides '{label}'")
+    images = [name for name in features if types[name] == "Image"]
+    chosen = images or [name for name in features if types[name] in _VECTORS]
+    if len(chosen) > 1:
+        raise InputError(f"data: several columns of images or vectors ({', '.join(chosen)}); ignore={chosen[1:]!r}?")
+    declared = (getattr(parts[split].features[label], "names", None) for split in sorted(parts, key="train".__ne__))
+    classes = list(dict.fromkeys(name for names in declared for name in names or ()))
+
+    def content(split: str, part: Any) -> Any:
+        if images:
+            return (row[images[0]] for row in part.select_columns(images))
+        if not chosen:
+            return _features(part.with_format("arrow")[:].select(features), memory)
+        try:
+            return np.asarray(part.with_format("numpy")[chosen[0]][:]).astype(np.float32)
+        except ValueError as error:
+            raise InputError(f"data, split '{split}': vectors of different lengths in '{chosen[0]}'") from error
+
+    return {
+        split: _Part(content(split, part), _class_names(part, label, classes)) for split, part in parts.items()
+    }, classes
+
+
+def _class_names(part: Any, column: str, classes: Sequence[str]) -> Array:
+    """Return class names where a split, or else another one (``classes``), has any; otherwise the labels themselves."""
+    cells = list(part[column][:])
+    names = getattr(part.features[column], "names", None)
+    if names is None and classes and all(isinstance(cell, int) for cell in cells):
+        names = classes
+    wrong = next((i for i, cell in enumerate(cells) if cell is None or (names and not 0 <= cell < len(names))), None)
+    if wrong is not None:
+        raise InputError(f"data, row {wrong}: label {cells[wrong]} is not a class; drop that row")
+    labels: Array = np.asarray(cells)
+    return labels if names is None else np.array(names, np.str_)[labels]
+
+
+def _paths(images: Iterable[Any], folder: Path, inner: str) -> Iterator[str]:
+    """Save images under names that depend on their content only, and yield these; yield paths of files as they are."""
+    names: Counter[str] = Counter()
+    (folder / inner).mkdir(exist_ok=True)
+    for row, image in enumerate(images):
+        if isinstance(image, str):
+            yield image
+            continue
+        if image is None:
+            raise InputError(f"data, row {row}: no image; drop that row")
+        upright = to_upright_rgb(image)
+        name = blake2b(repr(upright.size).encode() + upright.tobytes(), digest_size=8).hexdigest()
+        names[name] += 1
+        path = f"{inner}{name}.png" if names[name] == 1 else f"{inner}{name}-{names[name]}.png"
+        upright.save(folder / path)
+        yield path
 
 
 def with_columns_of(memory: InMemory, folder: Path, options: DataOptions) -> InMemory:
@@ -126,17 +236,6 @@ def _content(data: Any) -> pa.Table | Array | list[Any]:
     return Table.of_array(rows, column_titles(rows.shape[1]), "data").table if has_gaps(rows) else rows
 
 
-def _labeled(table: pa.Table, given: Array | None, memory: InMemory) -> pa.Table:
-    """Return a table without ignored columns, with the labels in the column ``label``."""
-    table = table.drop_columns([name for name in memory.ignore if name in table.column_names])
-    if given is None:
-        own = label_column_of(memory)
-        given, table = table[own], table.drop_columns([own])
-    if (taken := next((name for name in table.column_names if name.lower() == LABEL), None)) is not None:
-        raise InputError(f"data: column '{taken}' besides the labels; rename it, or ignore=['{taken}']")
-    return table.append_column(LABEL, given if isinstance(given, pa.ChunkedArray) else pa.array(given))
-
-
 def new_labels(memory: InMemory, new: NewLabels, classes: Sequence[str]) -> Array:
     """Return the labels (n,) of data in memory after a change, as the data has them."""
     if memory.labels is not None:
@@ -152,12 +251,13 @@ def new_labels(memory: InMemory, new: NewLabels, classes: Sequence[str]) -> Arra
 
 
 def label_column_of(memory: InMemory) -> str:
-    """Return the name of the label column."""
+    """Return the label column: the chosen one, ``label``, or of Hugging Face ``labels`` or the only ``ClassLabel``."""
     data = memory.data
-    if _is_hugging_face(data):
-        return find_label(data.features, memory.label_column)
+    types: Mapping[str, Any] = data.features if _is_hugging_face(data) else {}
     names = [str(name) for name in getattr(data, "column_names", getattr(data, "columns", ()))]
-    column = find_label_column("data", names, memory.label_column)
+    typed = [name for name, kind in types.items() if type(kind).__name__ == "ClassLabel"]
+    others = ["labels"] if "labels" in types else typed
+    column = find_label_column("data", names, memory.label_column) or (others[0] if len(others) == 1 else None)
     if column is None:
         raise InputError(f"data: no column 'label' among {', '.join(names)}; choose one with label_column")
     return column

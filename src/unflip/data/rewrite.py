@@ -121,24 +121,14 @@ def rewrite(
     return {}
 
 
-def row_sources(labels: NewLabels) -> tuple[Array, list[int]]:
-    """Return the row (n,) that has each example's new label, and the classes that no row has: rows from n on."""
-    rows, changed = np.arange(len(labels.own)), labels.changed
-    row_of = dict(zip(*(part.tolist() for part in np.unique(labels.own, return_index=True)), strict=True))
-    absent = [number for number in np.unique(labels.new[changed]).tolist() if number not in row_of]
-    row_of |= {number: len(rows) + place for place, number in enumerate(absent)}
-    rows[changed] = [row_of[number] for number in labels.new[changed].tolist()]
-    return rows, absent
-
-
 def new_cells(given: Array, labels: NewLabels, values: Sequence[Any]) -> Array:
     """Return labels (n,) after a change: a class is called as in the data, or if it has none, by ``values``."""
-    rows, absent = row_sources(labels)
-    if not absent:
-        return given[rows]
-    known = [*given.tolist(), *(values[number] for number in absent)]
-    kind = object if given.dtype == object or (not are_names(given) and isinstance(values[0], str)) else None
-    return np.array([known[row] for row in rows.tolist()], kind)
+    cells, changed = given.astype(object), labels.changed
+    cell_of = dict(enumerate(values)) | dict(zip(labels.own[::-1].tolist(), cells[::-1].tolist(), strict=True))
+    cells[changed] = [cell_of[number] for number in labels.new[changed].tolist()]
+    if are_names(given):
+        return cells.astype(np.str_)
+    return cells if any(isinstance(cell, str) for cell in cells[changed]) else cells.astype(given.dtype)
 
 
 def by_row(raw: Dataset, labels: Mapping[str, NewLabels], classes: Sequence[str]) -> NewLabels:
@@ -159,11 +149,13 @@ def _write_table(
     raw: Dataset, path: Path, out: Path, labels: Mapping[str, NewLabels], classes: Sequence[str], given_as: str | None
 ) -> None:
     """Write a table with the cells of the label column replaced; all other cells stay."""
-    whole = by_row(raw, labels, classes)
-    rows, absent = row_sources(whole)
-    names, moved = [classes[number] for number in absent], _moved_paths(raw, path, out)
     write = {".csv": _write_csv, ".jsonl": _write_jsonl, ".parquet": _write_parquet}[path.suffix.lower()]
-    write(path, out, _Target(raw.label_column, given_as, rows, names, whole.keep, moved))
+    write(
+        path,
+        out,
+        _Target(raw.label_column, given_as, by_row(raw, labels, classes), _moved_paths(raw, path, out)),
+        classes,
+    )
 
 
 class _Target(NamedTuple):
@@ -173,12 +165,8 @@ class _Target(NamedTuple):
     """The label column; None if the table has none, and gets one."""
     given_as: str | None
     """A new column for the original labels."""
-    rows: Array
-    """The row whose label each row gets (n,); from n on those of ``absent``."""
-    absent: list[str]
-    """Classes that no row has."""
-    keep: Array
-    """Mask of the rows to keep (n,)."""
+    labels: NewLabels
+    """The labels of its rows."""
     paths: list[str] | None
     """New cells of the column ``path``."""
 
@@ -192,10 +180,11 @@ class _Target(NamedTuple):
             return None
         return [*header].index(self.column) if self.column in header else names.index(self.column.lower())
 
-    def check_rows(self, count: int, path: Path) -> None:
-        """Raise InputError if a file has another number of rows than before."""
-        if count != len(self.keep):
-            raise InputError(f"{path}: {count} rows, {len(self.keep)} a moment ago; has it changed?")
+    def relabel(self, given: list[Any], values: Sequence[Any], path: Path) -> list[Any]:
+        """Return the new cells of the label column; see :func:`new_cells`."""
+        if len(given) != len(self.labels.own):
+            raise InputError(f"{path}: {len(given)} rows, {len(self.labels.own)} a moment ago; has it changed?")
+        return [*new_cells(np.array(given, object), self.labels, values)]
 
 
 def _moved_paths(raw: Dataset, path: Path, out: Path) -> list[str] | None:
@@ -211,22 +200,22 @@ def _moved_paths(raw: Dataset, path: Path, out: Path) -> list[str] | None:
     return [Path(moved[row]).as_posix() for row in range(len(moved))]
 
 
-def _write_csv(path: Path, out: Path, target: _Target) -> None:
+def _write_csv(path: Path, out: Path, target: _Target, classes: Sequence[str]) -> None:
     csv.field_size_limit(sys.maxsize if sys.maxsize < 2**31 else 2**31 - 1)
     content = path.read_bytes()
     mark, newline = content.startswith(b"\xef\xbb\xbf"), "\r\n" if b"\r\n" in content[:65536] else "\n"
     header, *lines = csv.reader(io.StringIO(content.strip(b"\r\n").decode("utf-8-sig"), newline=""))
     lines = [cells for cells in lines if cells]  # blank lines are no rows
-    target.check_rows(len(lines), path)
     place = target.place_in(header, path)
-    given = ["" if place is None else cells[place] for cells in lines] + target.absent
+    given = ["" if place is None else cells[place] for cells in lines]
+    labels = target.relabel(given, classes, path)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator=newline)
     new = ([] if place is not None else [LABEL]) + ([] if target.given_as is None else [target.given_as])
     writer.writerow(header + new)
     path_place = next((i for i, name in enumerate(header) if name.strip().lower() == "path"), None)
-    for row in np.flatnonzero(target.keep).tolist():
-        cells, label = lines[row], given[target.rows[row]]
+    for row in np.flatnonzero(target.labels.keep).tolist():
+        cells, label = lines[row], labels[row]
         if target.paths is not None and path_place is not None:
             cells[path_place] = target.paths[row]
         if place is not None:
@@ -235,41 +224,33 @@ def _write_csv(path: Path, out: Path, target: _Target) -> None:
     write_text(out, ("\ufeff" if mark else "") + text.getvalue())
 
 
-def _write_jsonl(path: Path, out: Path, target: _Target) -> None:
+def _write_jsonl(path: Path, out: Path, target: _Target, classes: Sequence[str]) -> None:
     lines = [line for line in path.read_text("utf-8-sig").split("\n") if line.strip()]
-    target.check_rows(len(lines), path)
     objects = [json.loads(line) for line in lines]
     header = list(dict.fromkeys(name for row in objects for name in row))
     place = target.place_in(header, path)
     column = LABEL if place is None else header[place]
-    given = [row.get(column) for row in objects] + target.absent
-    for row in np.flatnonzero(target.keep).tolist():
-        source = int(target.rows[row])
-        if source == row and target.given_as is None:
-            continue  # the line stays as it is
-        objects[row][column] = given[source]
-        if target.given_as is not None:
-            objects[row][target.given_as] = given[row]
-        lines[row] = json.dumps(objects[row], ensure_ascii=False)
-    write_text(out, "".join(f"{lines[row]}\n" for row in np.flatnonzero(target.keep).tolist()))
+    given = [row.get(column) for row in objects]
+    labels, kept = target.relabel(given, classes, path), np.flatnonzero(target.labels.keep).tolist()
+    for row in kept:
+        if target.labels.changed[row] or target.given_as is not None:  # other lines stay as they are
+            own = {} if target.given_as is None else {target.given_as: given[row]}
+            lines[row] = json.dumps(objects[row] | {column: labels[row]} | own, ensure_ascii=False)
+    write_text(out, "".join(f"{lines[row]}\n" for row in kept))
 
 
-def _write_parquet(path: Path, out: Path, target: _Target) -> None:
+def _write_parquet(path: Path, out: Path, target: _Target, classes: Sequence[str]) -> None:
     with pa.parquet.ParquetFile(path) as file:
         table = file.read()
-    target.check_rows(len(table), path)
     place = target.place_in(table.column_names, path)
-    given = pa.nulls(len(table), pa.string()) if place is None else table.column(place).combine_chunks()
-    if pa.types.is_dictionary(given.type) and target.absent:
-        given = given.dictionary_decode()
     column = LABEL if place is None else table.column_names[place]
-    declared = declared_classes(path, column)
-    absent: list[Any] = [declared.index(name) if declared else name for name in target.absent]
+    given = pa.chunked_array([pa.nulls(len(table), pa.string())]) if place is None else table.column(place)
+    declared = declared_classes(path, column) or ()
+    values = [declared.index(name) if name in declared else name for name in classes]
     try:
-        known = pa.concat_arrays([given, pa.array(absent, given.type)]) if absent else given
+        new = pa.array(target.relabel(given.to_pylist(), values, path), given.type)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise InputError(f"{path}: no row of class '{target.absent[0]}', so its value is unknown") from error
-    new = known.take(pa.array(target.rows))
+        raise InputError(f"{path}: a class has no row, so its value in column '{column}' is unknown") from error
     table = table.append_column(column, new) if place is None else table.set_column(place, column, new)
     if target.given_as is not None:
         table = table.append_column(target.given_as, given)
@@ -277,7 +258,7 @@ def _write_parquet(path: Path, out: Path, target: _Target) -> None:
     if target.paths is not None and "path" in names:
         at = names.index("path")
         table = table.set_column(at, table.column_names[at], pa.array(target.paths, table.schema.field(at).type))
-    kept = table.filter(pa.array(target.keep))
+    kept = table.filter(pa.array(target.labels.keep))
     write_atomically(out, lambda temporary: pa.parquet.write_table(kept, temporary))
 
 
@@ -295,8 +276,7 @@ def _write_arrays(
     numbers = range(len(classes)) if declared else [int(name) for name in classes]
     for part, new in labels.items():
         own = arrays.get(part + LABELS, np.full(len(new.own), ""))
-        cells = new_cells(own, new, classes if are_names(own) else numbers)
-        arrays[part + LABELS] = cells if are_names(own) else cells.astype(own.dtype)
+        arrays[part + LABELS] = new_cells(own, new, classes if are_names(own) else numbers)
         if given_as is not None:
             arrays[f"{given_as}_{part}"] = own
         if not new.keep.all():

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
-from shlex import quote
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -161,15 +160,6 @@ def image_options(encoding: Encoding, options: DataOptions) -> DataOptions:
     """Return ``options`` with the image size of an encoding."""
     own = {key: encoding.settings[key] for key in ("image_size", "image_resize", "resample")}
     return options.model_copy(update=own | {"augment": False})
-
-
-def embed_command(encoding: Encoding, images: str, out: str = "new.npz") -> str:
-    """Return the command that embeds ``images`` in the same way."""
-    settings = ImageSettings(**encoding.settings)
-    resample = f" --resample {settings.resample}" if settings.resample != "bilinear" else ""
-    weights = f" --weights {quote(settings.weights_file)}" if settings.weights_file else ""
-    sizes = f"--image-size {settings.image_size} --image-resize {settings.image_resize}"
-    return f"unflip embed {quote(images)} --backbone {settings.backbone}{weights} {sizes}{resample} --out {out}"
 
 
 class Embedded(NamedTuple):

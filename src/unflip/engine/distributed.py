@@ -10,7 +10,6 @@ from torch import Tensor
 
 from unflip.compute import find_device
 from unflip.errors import ConfigError
-from unflip.nn.openvino import check_trial
 
 
 class Distributed:
@@ -106,6 +105,4 @@ def find_precision(precision: str, accelerator: str) -> str:
         return "bfloat16" if supported else "float32"
     if precision == "float16" and accelerator == "cpu":
         raise ConfigError("precision = 'float16' needs a GPU, and the device is cpu; try bfloat16 or float32")
-    if precision == "bfloat16" and accelerator == "cpu":
-        check_trial()
     return precision

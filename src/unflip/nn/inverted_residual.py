@@ -46,23 +46,29 @@ def _blocks(stages: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, int, int, 
             ins = outs
 
 
-class MobileBlock(nn.Module):
-    """Expand, convolve depthwise, project; added to the input wherever the image keeps its size.
+class InvertedResidual(nn.Module):
+    """Expand, convolve depthwise, project; added to the input where the shape stays the same.
 
-    The input is projected where the number of channels changes; the paper adds nothing there.
+    - MobileNetV2 uses ReLU. Where only the number of channels changes, the input is projected and added as well; the
+      paper adds nothing there.
+    - EfficientNet (``drop`` is its drop-connect rate) uses SiLU, does not expand by 1, and gates the channels.
     """
 
-    def __init__(self, ins: int, outs: int, expansion: int, kernel: int, stride: int) -> None:
+    def __init__(
+        self, ins: int, outs: int, expansion: int, kernel: int, stride: int, drop: float | None = None
+    ) -> None:
         super().__init__()
-        wide = ins * expansion
+        wide, efficient = ins * expansion, drop is not None
+        activation = nn.SiLU if efficient else nn.ReLU
+        self.adds = stride == 1 and (ins == outs or not efficient)
         self.residual = nn.Sequential(
-            *conv_norm(ins, wide),
-            nn.ReLU(inplace=True),
+            *([*conv_norm(ins, wide), activation(inplace=True)] if expansion > 1 or not efficient else []),
             *conv_norm(wide, wide, kernel, stride, groups=wide),
-            nn.ReLU(inplace=True),
+            activation(inplace=True),
+            *([SqueezeExcite(wide, ins // 4, activation(inplace=True))] if efficient else []),
             *conv_norm(wide, outs),
+            *([DropConnect(drop)] if drop is not None and self.adds else []),
         )
-        self.adds = stride == 1
         self.shortcut = nn.Sequential(*(conv_norm(ins, outs) if self.adds and ins != outs else []))
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -77,7 +83,7 @@ class MobileNetV2(Network):
     def __init__(self, options: Options, input_shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
         stem = conv_norm(image_channels(self, input_shape), _STEM, 3)
-        blocks = [MobileBlock(*block) for block in _blocks(_MOBILENET)]
+        blocks = [InvertedResidual(*block) for block in _blocks(_MOBILENET)]
         last = conv_norm(_MOBILENET[-1][1], 1280)
         self.encoder = nn.Sequential(*stem, nn.ReLU(inplace=True), *blocks, *last, nn.ReLU(inplace=True), *pool())
         self.head = nn.Linear(1280, num_classes)
@@ -107,28 +113,6 @@ class DropConnect(nn.Module):
         return inputs * keep / (1 - self.rate)
 
 
-class EfficientBlock(nn.Module):
-    """Expand, convolve depthwise, gate, project; added to the input where the shape stays the same."""
-
-    def __init__(self, ins: int, outs: int, expansion: int, kernel: int, stride: int, drop: float) -> None:
-        super().__init__()
-        wide = ins * expansion
-        self.adds = stride == 1 and ins == outs
-        self.residual = nn.Sequential(
-            *([*conv_norm(ins, wide), nn.SiLU(inplace=True)] if expansion > 1 else []),
-            *conv_norm(wide, wide, kernel, stride, groups=wide),
-            nn.SiLU(inplace=True),
-            SqueezeExcite(wide, ins // 4, nn.SiLU(inplace=True)),
-            *conv_norm(wide, outs),
-            *([DropConnect(drop)] if self.adds else []),
-        )
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Map (b, ins, h, w) to (b, outs, h / stride, w / stride)."""
-        output: Tensor = self.residual(inputs)
-        return inputs + output if self.adds else output
-
-
 class EfficientNetB0(Network):
     """A 3x3 convolution that keeps the size, seven stages, mean pooling, dropout, head.
 
@@ -142,6 +126,6 @@ class EfficientNetB0(Network):
         stem = conv_norm(image_channels(self, input_shape), _STEM, 3)
         shapes = [*_blocks(_EFFICIENTNET)]
         drops = [options.drop_connect * place / len(shapes) for place in range(len(shapes))]
-        blocks = [EfficientBlock(*shape, drop) for shape, drop in zip(shapes, drops, strict=True)]
+        blocks = [InvertedResidual(*shape, drop) for shape, drop in zip(shapes, drops, strict=True)]
         self.encoder = nn.Sequential(*stem, nn.SiLU(inplace=True), *blocks, *pool(), nn.Dropout(options.dropout))
         self.head = nn.Linear(_EFFICIENTNET[-1][1], num_classes)

@@ -1,13 +1,6 @@
-"""Backbones on a CPU with OpenVINO, which computes the same features as PyTorch, faster and in less memory.
+"""Backbones on a CPU with OpenVINO, which computes the same features as PyTorch, faster and in less memory."""
 
-Below: whether training in bfloat16 works on this CPU. Some virtual machines announce instructions, such as AMX, that
-kill a process with SIGILL, so bfloat16 is tried in a child process first.
-"""
-
-import functools
 import importlib
-import signal
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -16,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unflip.errors import ConfigError, UnflipWarning, described
+from unflip.errors import UnflipWarning, described
 
 Encode = Callable[[Tensor], Tensor]
 _TELEMETRY = "openvino_telemetry"
@@ -107,43 +100,3 @@ def _compare(encode: Encode, network: nn.Module, size: int) -> None:
         error = float(difference.norm() / expected[:count].norm().clamp_min(1e-12))
         if not error <= _MAX_ERROR:  # or NaN
             raise ValueError(f"relative difference to PyTorch's features: {error:.2g}")
-
-
-TORCH_TRIAL = """
-import sys
-import torch
-network = torch.nn.Sequential(torch.nn.Conv2d(64, 64, 3), torch.nn.Flatten(), torch.nn.Linear(64 * 14 * 14, 64))
-network = network.to(memory_format=torch.channels_last)
-with torch.autocast("cpu", torch.bfloat16):
-    loss = network(torch.ones(4, 64, 16, 16)).float().square().mean()
-loss.backward()
-sys.exit(not all(weight.grad.isfinite().all() for weight in network.parameters()))
-"""
-"""A trial of bfloat16: a convolution and a matrix product, which use all instructions that networks use."""
-
-
-def check_trial(trial: str = TORCH_TRIAL) -> None:
-    """Raise ConfigError if a trial of bfloat16 fails; PyTorch emulates it on CPUs without it."""
-    if (failure := trial_failure(trial)) is not None:
-        raise ConfigError(f"precision bfloat16: a trial failed on this CPU ({failure}); use float32")
-
-
-@functools.cache
-def trial_failure(trial: str, timeout: float = 120) -> str | None:
-    """Run Python code in a child process, once per process.
-
-    Args:
-        trial: the code.
-        timeout: in seconds.
-
-    Returns:
-        None if it succeeded; otherwise the signal or the last line of the error.
-    """
-    command = [sys.executable, "-P", "-c", trial]  # -P: no imports from the current folder
-    try:
-        ended = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout)
-    except (OSError, subprocess.SubprocessError) as error:
-        return type(error).__name__
-    if ended.returncode < 0:
-        return signal.Signals(-ended.returncode).name
-    return (ended.stderr.strip().split("\n")[-1][:120] or f"exit code {ended.returncode}") if ended.returncode else None

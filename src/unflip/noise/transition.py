@@ -1,7 +1,7 @@
 """Class-dependent noise: a row-stochastic matrix T with T_ij = P(noisy = j | label = i).
 
 Matrices by formula, sampling, measuring, and the checks of labels and matrices; below, the class maps of asymmetric
-noise: those of common data sets, within superclasses, and by class names.
+noise: those of common data sets, and within superclasses.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unflip.errors import InputError, unknown
+from unflip.errors import InputError
 
 _TOLERANCE = 1e-6  # of row sums, enough for float32
 
@@ -199,36 +199,12 @@ def cycle_map(superclasses: Sequence[int]) -> dict[int, int]:
     }
 
 
-def resolve_map(mapping: Mapping[str | int, str | int], class_names: Sequence[str]) -> dict[int, int]:
-    """Convert a map of class names or ids into one of ids; ids may be strings, like the keys of JSON and TOML.
-
-    >>> resolve_map({"cat": "dog", 0: "1"}, ["bird", "cat", "dog"])
-    {1: 2, 0: 1}
-    """
-    resolved: dict[int, int] = {}
-    for source, target in mapping.items():
-        source_id = _class_id(source, class_names)
-        if source_id in resolved:
-            raise InputError(f"the class map names class '{class_names[source_id]}' twice")
-        resolved[source_id] = _class_id(target, class_names)
-    return resolved
-
-
 def _groups(superclasses: Sequence[int]) -> list[list[int]]:
     """Return the classes of each superclass, by id, without superclasses of a single class."""
     groups: dict[int, list[int]] = {}
     for class_id, superclass in enumerate(superclasses):
         groups.setdefault(superclass, []).append(class_id)
     return [groups[superclass] for superclass in sorted(groups) if len(groups[superclass]) > 1]
-
-
-def _class_id(name: str | int, class_names: Sequence[str]) -> int:
-    if str(name) in class_names:
-        return class_names.index(str(name))
-    if any(other.lstrip("-").isdecimal() for other in class_names) or not str(name).isdecimal():
-        raise InputError(f"class map: {unknown('class', str(name), class_names)}")
-    _check_class_ids([int(name)], len(class_names))
-    return int(name)
 
 
 def _check_class_ids(ids: Sequence[int], num_classes: int) -> None:

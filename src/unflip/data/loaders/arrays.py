@@ -44,7 +44,7 @@ class Arrays(Loader):
         sets = {
             name: Split(
                 _check_features(array, f"{path}, '{name}'"),
-                **{suffix[1:]: arrays.get(name + suffix) for suffix in BESIDE},
+                **{suffix[1:]: arrays.get(name + suffix) for suffix in BESIDE},  # type: ignore[arg-type]
                 groups=arrays.get(options.groups) if name == "train" and options.groups else None,
             )
             for name, array in arrays.items()
