@@ -253,13 +253,15 @@ def test_a_saved_calibration_continues_as_if_nothing_had_happened(options: dict[
 
 
 def test_samples_derive_from_the_number_of_the_step_unless_an_epoch_is_given() -> None:
-    counted, named, same = calibration(), calibration(), calibration()
+    counted, named, same, other = calibration(), calibration(), calibration(), calibration(position=1)
     for step in (1, 2):
         counted.step(LABELS, FEATURES)
         named.step(LABELS, FEATURES, epoch=step)
         same.step(LABELS, FEATURES, epoch=1)
+        other.step(LABELS, FEATURES)
     assert_same_tree(weights(counted), weights(named))
-    assert not torch.equal(weights(counted)["weight"], weights(same)["weight"])
+    for part in (same, other):  # nor do several heads get the same
+        assert not torch.equal(weights(counted)["weight"], weights(part)["weight"])
 
 
 def test_scores_are_those_of_the_restored_state() -> None:
