@@ -12,9 +12,11 @@ from unflip.methods.base import Batch, LabelStore, TrainContext
 from unflip.methods.unflip import method as module
 from unflip.methods.unflip import posterior as formulas
 from unflip.methods.unflip.method import Unflip, UnflipOptions
+from unflip.methods.unflip.posterior import top_one
 from unflip.nn.base import build_network
 from unflip.nn.mlp import MLPOptions
 from unflip.stats.discriminant import SHRINKS, fit_discriminant, leave_group_out_log_posterior, to_memberships
+from unflip.stats.noise_rate import confident_part, lapse_rates
 from unflip.stats.odds import stack
 
 CLASSES, DIMS, MEMBERS = 3, 20, 3
@@ -162,11 +164,19 @@ def test_reviewed_labels_do_not_decide_how_scores_are_calibrated() -> None:
     torch.testing.assert_close(scores.calibration.shifts, expected.shifts)
     with_them = state.fit_scaling(scores.odds, initial, torch.ones_like(kept))
     assert scores.calibration.shifts.tolist() != pytest.approx(with_them.shifts.tolist(), rel=1e-3)
-    assert state.confident.contradicted < 0.1  # although every reviewed label contradicts
     torch.testing.assert_close(scores.odds, state.odds(slice(None), initial))
     top2_probs, top2 = state.log_probs.softmax(1).topk(2)
     assert torch.equal(scores.top2, top2)
     torch.testing.assert_close(scores.top2_probs, top2_probs)
+    list(method.phases(2, seen, labels))
+    network = method.compute_views(seen, initial).network  # as before: nothing was trained since
+    top, probs, own = top_one(network, initial)
+    assert state.confident == confident_part(top[kept], probs[kept], own[kept], initial[kept], CLASSES)
+    assert state.confident != confident_part(top, probs, own, initial, CLASSES)
+    margins, contradicted = probs.double().logit(eps=1e-9), top != initial
+    assert state.lapses is not None
+    assert torch.equal(state.lapses, lapse_rates(margins[kept], contradicted[kept]))
+    assert not torch.equal(state.lapses, lapse_rates(margins, contradicted))
 
 
 @pytest.mark.parametrize("of_rows", [True, False])
