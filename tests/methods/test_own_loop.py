@@ -264,6 +264,14 @@ def test_samples_derive_from_the_number_of_the_step_unless_an_epoch_is_given() -
         assert not torch.equal(weights(counted)["weight"], weights(part)["weight"])
 
 
+def test_there_is_a_sample_of_every_class_however_small_the_fraction() -> None:
+    part, other = calibration(sample_fraction=1e-6), calibration(sample_fraction=CLASSES / COUNT)
+    for each in (part, other):
+        each.step(LABELS, FEATURES)
+    assert_same_tree(weights(part), weights(other))
+    assert not torch.equal(weights(part)["weight"], weights(calibration())["weight"])
+
+
 def test_scores_are_those_of_the_restored_state() -> None:
     part = calibration(sample_fraction="auto")
     start = copy.deepcopy(part.state_dict())
