@@ -449,7 +449,9 @@ def test_a_large_ensemble_says_the_same_in_half_the_memory(monkeypatch: pytest.M
         for epoch in (1, 2):
             learn(method, seen, labels, epoch, steps=30)
         assert method.posterior is not None
-        assert method.posterior.log_probs.dtype == (torch.float32 if above > 100 else torch.float16)
+        for table in (method.posterior.log_probs, method.posterior.network_pair, method.posterior.gaussian_pair):
+            assert table is not None
+            assert table.dtype == (torch.float32 if above > 100 else torch.float16)
         found.append((labels.current, method.label_scores(labels)))
     (current, label_scores), (current_half, scores_half) = found
     assert label_scores is not None
