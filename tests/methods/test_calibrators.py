@@ -131,8 +131,11 @@ def test_a_mean_is_robust_in_the_leading_directions_and_plain_in_all_others() ->
     _, vectors = torch.linalg.eigh(pooled_covariance(x, labels, plain))
     rest = vectors[:, :-4]
     torch.testing.assert_close(found @ rest, plain @ rest, atol=1e-4, rtol=0)
-    in_them = class_agnostic_means(x @ vectors[:, -4:], labels, 4)
-    torch.testing.assert_close(found @ vectors[:, -4:], in_them, atol=1e-3, rtol=0)
+    for form in ({}, {"damping": 3.0, "normalize": "count", "complement": "plain"}):
+        options = MeanOptions.model_validate(form | {"n_components": 4})
+        found = MeanCalibrator(options).fit(x, labels, 4).means
+        in_them = class_agnostic_means(x @ vectors[:, -4:], labels, 4, **form)  # type: ignore[arg-type]
+        torch.testing.assert_close(found @ vectors[:, -4:], in_them, atol=1e-3, rtol=0)
 
 
 def test_as_many_directions_as_there_are_is_the_paper_s_mean() -> None:

@@ -9,6 +9,7 @@ from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
 from epoch_outputs import Unseen
+from helpers import assert_same_tree
 from unflip.compute import derive
 from unflip.methods.base import Batch, LabelStore, Phase, TrainContext
 from unflip.methods.dividemix import DivideMix, DivideMixOptions
@@ -73,7 +74,8 @@ def slow_clean(losses: list[float], epoch: int) -> list[float]:
 @pytest.mark.parametrize("window", [1, 2])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_the_end_of_an_epoch_is_that_by_hand(window: int) -> None:
-    labels, method = some_labels(), make(warmup=2, window=window, p_threshold=0.6)
+    options: dict[str, Any] = {"warmup": 2, "window": window, "p_threshold": 0.6}
+    labels, method = some_labels(), make(**options)
     seen = [[some_logits(labels, 10 * epoch + network) for network in (0, 1)] for epoch in (0, 1, 2, 3)]
     assert method.end_epoch(1, Scans(*seen[1]), labels) == {}
     assert method.train_probs() is None
@@ -115,6 +117,9 @@ def test_the_end_of_an_epoch_is_that_by_hand(window: int) -> None:
         shares = [sum(p > 0.6 for p in own) / len(own) for own in clean]
         assert metrics["labeled"] == pytest.approx(shares)
         assert [p > 0.6 for p in clean[0]] != [p > 0.6 for p in clean[1]]
+        saved, method = method.state_dict(), make(**options)  # go on with another one that is restored
+        method.load_state_dict(saved)
+        assert_same_tree(method.state_dict(), saved)
 
 
 @pytest.mark.parametrize("network", [0, 1])

@@ -252,6 +252,35 @@ def test_a_saved_calibration_continues_as_if_nothing_had_happened(options: dict[
     assert whole.scores == second.scores
 
 
+def test_samples_derive_from_the_number_of_the_step_unless_an_epoch_is_given() -> None:
+    counted, named, same, other = calibration(), calibration(), calibration(), calibration(position=1)
+    for step in (1, 2):
+        counted.step(LABELS, FEATURES)
+        named.step(LABELS, FEATURES, epoch=step)
+        same.step(LABELS, FEATURES, epoch=1)
+        other.step(LABELS, FEATURES)
+    assert_same_tree(weights(counted), weights(named))
+    for part in (same, other):  # nor do several heads get the same
+        assert not torch.equal(weights(counted)["weight"], weights(part)["weight"])
+
+
+def test_there_is_a_sample_of_every_class_however_small_the_fraction() -> None:
+    part, other = calibration(sample_fraction=1e-6), calibration(sample_fraction=CLASSES / COUNT)
+    for each in (part, other):
+        each.step(LABELS, FEATURES)
+    assert_same_tree(weights(part), weights(other))
+    assert not torch.equal(weights(part)["weight"], weights(calibration())["weight"])
+
+
+def test_scores_are_those_of_the_restored_state() -> None:
+    part = calibration(sample_fraction="auto")
+    start = copy.deepcopy(part.state_dict())
+    part.step(LABELS, FEATURES, validation=(FEATURES, LABELS))
+    assert len(part.scores) == 4
+    part.load_state_dict(start)
+    assert part.scores == {}
+
+
 def test_the_optimizer_is_open_to_a_schedule_and_candidates_leave_it_alone() -> None:
     part = calibration(sample_fraction="auto", optimizer=None)
     schedule = torch.optim.lr_scheduler.LambdaLR(part.optimizer, lambda done: 0.0 if done else 1.0)

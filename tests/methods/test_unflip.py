@@ -159,13 +159,16 @@ def test_nobody_learns_from_their_own_fold(mixup: float, batch_norm: bool) -> No
         seen.rows[rows], method.targets = saved
 
 
-def test_the_loss_is_each_members_cross_entropy_on_the_rows_it_takes() -> None:
+@pytest.mark.filterwarnings("ignore:unflip.members = 1")
+@pytest.mark.parametrize("count", [1, 4])
+def test_the_loss_is_each_members_cross_entropy_on_the_rows_it_takes(count: int) -> None:
     seen = Seen()
-    labels, method = some_labels(seen), ensemble(seen, mixup=0.0)
+    labels, method = some_labels(seen), ensemble(seen, mixup=0.0, members=count)
     indices = prefetched(method, seen, labels)
     batch = some_batch(seen, labels, indices)
     assert method.folds is not None
-    rows, _ = members_rows(method.folds[batch.indices], 4)
+    rows, _ = members_rows(method.folds[batch.indices], count)
+    assert rows.shape[1] == {1: 24, 4: 18}[count]
     stacked = method.networks[0]
     assert isinstance(stacked, StackedMLP)
     (loss,) = method.loss(batch, Phase(indices)).terms.values()
@@ -179,7 +182,7 @@ def test_the_loss_is_each_members_cross_entropy_on_the_rows_it_takes() -> None:
         gradient = stacked.head.weight.grad
         assert gradient is not None
         torch.testing.assert_close(gradient[position].T, network.head.weight.grad)
-    assert float(loss.detach()) == pytest.approx(sum(shown) / 4)  # people see the mean
+    assert float(loss.detach()) == pytest.approx(sum(shown) / count)  # people see the mean
 
 
 def test_a_member_with_nothing_to_learn_from_stands_aside() -> None:
@@ -196,6 +199,30 @@ def test_a_member_with_nothing_to_learn_from_stands_aside() -> None:
     gradient = stacked.head.weight.grad
     assert gradient is not None
     assert [bool(part.any()) for part in gradient] == [True, True, False, True]
+
+
+@pytest.mark.filterwarnings("ignore:unflip.members = 1")
+def test_a_class_is_known_in_two_folds_and_scored_if_it_has_an_example_for_each() -> None:
+    seen = Seen()
+    for members, examples, together, known, small in (
+        (4, 1, False, False, True),
+        (4, 2, False, True, True),
+        (4, 2, True, False, True),
+        (4, 3, False, True, True),
+        (4, 4, False, True, False),
+        (4, 4, True, False, True),
+        (1, 1, False, True, True),
+        (1, 2, False, True, False),
+    ):
+        given = seen.truth % 2
+        given[[1, 2, 3, 4][:examples]] = 2
+        groups = torch.arange(60)
+        groups[:examples] = 0 if together else groups[:examples]
+        method = ensemble(seen, members=members, groups=groups)
+        prefetched(method, seen, LabelStore(given, CLASSES))
+        assert method.known.tolist() == [True, True, known]
+        assert method.small.tolist() == [False, False, small]
+        assert method.unknown.tolist() == [2][known:]
 
 
 def test_few_examples_are_visited_until_there_are_enough_steps() -> None:
@@ -238,21 +265,28 @@ def test_targets_are_given_labels_then_beliefs_and_always_reviewed_labels() -> N
 # scoring
 
 
-def test_each_example_is_scored_by_the_member_that_has_not_seen_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.filterwarnings("ignore:unflip.members = 1")
+@pytest.mark.parametrize("count", [1, 4, 5])
+def test_each_example_is_scored_by_the_members_that_have_not_seen_it(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """One of four, or the mean of two of five: a member leaves out the fold of its number, then also the next.
+
+    A single member scores all.
+    """
     seen = Seen()
-    labels, method = some_labels(seen), ensemble(seen, warmup=1)
+    labels, method = some_labels(seen), ensemble(seen, warmup=1, members=count)
     views = watched(method, monkeypatch)
     learn(method, seen, labels, epoch=1)
     assert method.folds is not None
     members = method.ema.module.split()
-    assert len(seen.asked) == 4
-    for member, (network, rows) in enumerate(seen.asked):
-        assert bool((method.folds[rows] == member).all())
-        assert_same_tree(dict(network.state_dict()), dict(members[member].state_dict()))
-        probs = members[member](seen.rows[rows]).log_softmax(1)
-        torch.testing.assert_close(views[0].network[method.position[rows]], probs)
+    for row, found in zip(method.context.train.tolist(), views[0].network, strict=True):
+        fold = int(method.folds[row])
+        own = {1: [0], 4: [fold], 5: [fold, (fold - 1) % 5]}[count]
+        probs = torch.stack([members[member](seen.rows[[row]])[0].log_softmax(0) for member in own])
+        torch.testing.assert_close(found, probs.mean(0).log_softmax(0))
     asked = torch.cat([rows for _, rows in seen.asked])
-    assert asked.sort().values.tolist() == method.context.train.tolist()
+    assert asked.bincount()[method.context.train].tolist() == [len(own)] * len(method.context.train)
 
 
 def test_gaussians_leave_each_example_out_and_follow_the_targets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,13 +443,15 @@ def test_label_scores_are_what_each_view_says_of_given_and_current_labels(monkey
 
 def test_a_large_ensemble_says_the_same_in_half_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, found = Seen(), []
-    for above in (tables.HALF_ABOVE, 1):
+    for above in (tables.HALF_ABOVE, 100):  # fewer than 60 x 3 values
         monkeypatch.setattr(tables, "HALF_ABOVE", above)
         labels, method = some_labels(seen), ensemble(seen, warmup=1)
         for epoch in (1, 2):
             learn(method, seen, labels, epoch, steps=30)
         assert method.posterior is not None
-        assert method.posterior.log_probs.dtype == (torch.float32 if above > 1 else torch.float16)
+        for table in (method.posterior.log_probs, method.posterior.network_pair, method.posterior.gaussian_pair):
+            assert table is not None
+            assert table.dtype == (torch.float32 if above > 100 else torch.float16)
         found.append((labels.current, method.label_scores(labels)))
     (current, label_scores), (current_half, scores_half) = found
     assert label_scores is not None

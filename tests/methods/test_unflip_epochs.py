@@ -1,6 +1,7 @@
 """unflip over several epochs: what follows groups, what is estimated once, and what reviewed labels do not decide."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +13,13 @@ from unflip.methods.base import Batch, LabelStore, TrainContext
 from unflip.methods.unflip import method as module
 from unflip.methods.unflip import posterior as formulas
 from unflip.methods.unflip.method import Unflip, UnflipOptions
+from unflip.methods.unflip.posterior import informative_prob, top_one
 from unflip.nn.base import build_network
 from unflip.nn.mlp import MLPOptions
 from unflip.stats.discriminant import SHRINKS, fit_discriminant, leave_group_out_log_posterior, to_memberships
+from unflip.stats.noise_rate import confident_part, lapse_rates
 from unflip.stats.odds import stack
+from unflip.stats.sampling import calibrate_to_review
 
 CLASSES, DIMS, MEMBERS = 3, 20, 3
 
@@ -162,11 +166,43 @@ def test_reviewed_labels_do_not_decide_how_scores_are_calibrated() -> None:
     torch.testing.assert_close(scores.calibration.shifts, expected.shifts)
     with_them = state.fit_scaling(scores.odds, initial, torch.ones_like(kept))
     assert scores.calibration.shifts.tolist() != pytest.approx(with_them.shifts.tolist(), rel=1e-3)
-    assert state.confident.contradicted < 0.1  # although every reviewed label contradicts
     torch.testing.assert_close(scores.odds, state.odds(slice(None), initial))
     top2_probs, top2 = state.log_probs.softmax(1).topk(2)
     assert torch.equal(scores.top2, top2)
     torch.testing.assert_close(scores.top2_probs, top2_probs)
+    list(method.phases(2, seen, labels))
+    network = method.compute_views(seen, initial).network  # as before: nothing was trained since
+    top, probs, own = top_one(network, initial)
+    assert state.confident == confident_part(top[kept], probs[kept], own[kept], initial[kept], CLASSES)
+    assert state.confident != confident_part(top, probs, own, initial, CLASSES)
+    margins, contradicted = probs.double().logit(eps=1e-9), top != initial
+    assert state.lapses is not None
+    assert torch.equal(state.lapses, lapse_rates(margins[kept], contradicted[kept]))
+    assert not torch.equal(state.lapses, lapse_rates(margins, contradicted))
+
+
+def test_a_reviewed_sample_calibrates_the_scores_of_all_others() -> None:
+    """By the log-odds of the labels that were given, and how many labels each decision stands for."""
+    seen = Seen()
+    given, rows = some_labels(seen).given, torch.arange(0, 75, 3)
+    reviewed, weights = torch.full_like(given, -1), torch.zeros(80)
+    reviewed[rows], weights[rows] = seen.truth[rows], torch.linspace(1, 5, len(rows))
+    labels, method = LabelStore(given, CLASSES, reviewed, weights), make(seen, None, prior="equal")
+    learn(method, seen, labels, 1, steps=40)
+    scores, state = method.label_scores(labels), method.posterior
+    assert scores is not None
+    assert state is not None
+    assert float(state.offset.abs().max()) > 0.01
+    unmoved = (state.log_probs[rows] - state.offset).log_softmax(1)
+    share = informative_prob(unmoved, given[rows], state.uniform_noise_rate)
+    sampled = replace(state, log_probs=state.log_probs[rows], informative=share).odds(slice(None), given[rows])
+    kept = ~labels.trusted
+    scaling = state.fit_scaling(scores.odds, labels.initial, kept)
+    wrong = given[rows] != seen.truth[rows]
+    expected = calibrate_to_review(scaling, scores.odds[kept], sampled, wrong, weights[rows])
+    assert scores.calibration.slope == pytest.approx(expected.slope, rel=1e-4)
+    torch.testing.assert_close(scores.calibration.shifts, expected.shifts, rtol=1e-3, atol=1e-3)
+    assert scores.calibration.slope != pytest.approx(scaling.slope, rel=1e-3)
 
 
 @pytest.mark.parametrize("of_rows", [True, False])

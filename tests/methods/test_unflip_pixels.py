@@ -52,8 +52,10 @@ def some_labels(seen: Seen) -> LabelStore:
     return LabelStore(given, CLASSES, reviewed)
 
 
-def make(**options: Any) -> PixelUnflip:
-    context = TrainContext(CLASSES, torch.arange(COUNT), EPOCHS, 0, 16, lambda epoch: 1.0, torch.device("cpu"))
+def make(groups: Tensor | None = None, **options: Any) -> PixelUnflip:
+    context = TrainContext(
+        CLASSES, torch.arange(COUNT), EPOCHS, 0, 16, lambda epoch: 1.0, torch.device("cpu"), groups=groups
+    )
     chosen = UnflipOptions(**({"warmup": 4, "window": 3} | options))
     method = find_method("unflip").build({"unflip": chosen}, context)
     assert isinstance(method, PixelUnflip)
@@ -203,14 +205,22 @@ def make_known(*, pretrained: bool = True, **options: Any) -> PixelUnflip:
     return method
 
 
-def test_frozen_features_score_labels_before_training_and_stay_a_view(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("groups", [None, torch.arange(COUNT) % 30])
+def test_frozen_features_score_labels_before_training_and_stay_a_view(
+    groups: Tensor | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "_ROUNDS", 1)
     seen = Seen()
-    labels, method = some_labels(seen), make_known()
+    seen.images[30:] = seen.images[:30] + 0.01 * seen.images[30:]  # near-duplicates, with the same labels
+    labels = LabelStore(some_labels(seen).given[:30].repeat(2), CLASSES, torch.where(torch.arange(COUNT) < 2, 1, -1))
+    method = make_known(groups=groups)
     list(method.phases(1, seen, labels))
     features, targets = seen.images.flatten(1)[:, :5], nn.functional.one_hot(labels.initial, CLASSES).float()
-    fitted = fit_discriminant(features.__getitem__, targets, CLASSES, shrink=SHRINKS, given=labels.initial)
-    expected = leave_group_out_log_posterior(fitted, features.__getitem__, targets)
+    fitted = fit_discriminant(
+        features.__getitem__, targets, CLASSES, shrink=SHRINKS, given=labels.initial, groups=groups
+    )
+    assert (fitted.shrink < 1) == (groups is None)  # otherwise a copy recommends what fits best
+    expected = leave_group_out_log_posterior(fitted, features.__getitem__, targets, groups)
     assert method.frozen is not None
     torch.testing.assert_close(method.frozen, expected, atol=1e-4, rtol=1e-4)
     learn(method, seen, labels, range(1, 6))

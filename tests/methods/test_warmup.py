@@ -11,7 +11,7 @@ from epoch_outputs import Unseen
 from helpers import Crash, assert_same_run, blobs, crash_after, quick_train, write_npz
 from unflip.methods.base import LabelStore, NetworkOutputs, TrainContext
 from unflip.methods.lrt import LRT, LRTOptions
-from unflip.methods.plc import Warmup
+from unflip.methods.plc import PLC, Warmup
 
 CORRECTING = ("plc", "mddc", "cddc", "lrt")
 SECTION = {"lrt": "lrt"}
@@ -138,6 +138,17 @@ def test_what_has_ended_stays_ended_in_a_longer_run() -> None:
     assert (short.end, longer.end, longer.scores) == (2, 2, [1.0, 1.0])
     longer.observe(4, Scored(2))
     assert (longer.end, longer.scores) == (2, [1.0, 1.0])
+
+
+@pytest.mark.parametrize("kind", [PLC, LRT])
+def test_a_restored_method_has_its_warm_up(kind: type[PLC] | type[LRT]) -> None:
+    context = TrainContext(2, torch.arange(1), 30, 0, 8, lambda epoch: 1.0, torch.device("cpu"))
+    method, other = (kind(kind.Options(warmup="auto"), context) for _ in range(2))  # type: ignore[arg-type]
+    for epoch, right in enumerate((2, 1, 1, 0), 1):
+        method.end_epoch(epoch, Scored(right, torch.tensor([[0.9, 0.1]])), LabelStore(torch.tensor([0]), 2))
+    assert (method.warmup, other.warmup) == (4, 10)
+    other.load_state_dict(method.state_dict())
+    assert other.warmup == 4
 
 
 def test_only_an_automatic_warm_up_that_has_not_ended_is_open() -> None:

@@ -29,11 +29,16 @@ CORE = ("methods", "stats", "noise", "engine/scoring.py")
 COPIED = ("src", "tests", "examples", "pyproject.toml")
 IMPORTED = (
     "torch",
+    "hypothesis.extra.numpy",
+    "jinja2",
+    "lightning_fabric",
     "pyarrow.parquet",
     "pydantic",
+    "pytest",
+    "safetensors.torch",
     "scipy.optimize",
+    "sklearn.metrics",
     "sklearn.mixture",
-    "lightning_fabric",
 )
 SKIPPED = ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom | ast.AnnAssign
 SKIPPED_FIELDS = {"annotation", "returns", "decorator_list", "bases", "ctx"}
@@ -154,7 +159,7 @@ def _other_calls(node: ast.Call) -> Iterator[ast.AST]:
 
 
 def tests_of(file: str, tests: Path, *, near: bool) -> list[str]:
-    """Return the tests of a file's room, those that import it first, whole runs last; only the first if ``near``."""
+    """Return the tests of a file's room, whole runs last, those that import the file first; only these if ``near``."""
     parts = Path(file.removesuffix("/__init__.py")).with_suffix("").parts
     folder = tests / parts[0]
     every = sorted(folder.glob("test_*.py"))
@@ -162,9 +167,10 @@ def tests_of(file: str, tests: Path, *, near: bool) -> list[str]:
         every = [folder / f"test_{name}.py" for name in ("scoring", "final_scores", "quality", "noise_rate")]
     module, (*above, own) = ".".join(("unflip", *parts)), ("unflip", *parts)
     mention = re.compile(rf"{re.escape(module)}\b|from {re.escape('.'.join(above))} import .*\b{own}\b")
-    ranks = {path: (path.name in SLOW, not mention.search(path.read_text("utf-8"))) for path in every}
+    texts = {path: path.read_text("utf-8") for path in every}
+    ranks = {path: (path.name in SLOW, not mention.search(text), "tmp_path" in text) for path, text in texts.items()}
     if near:
-        every = [path for path in every if ranks[path] == (False, False)] or every
+        every = [path for path in every if ranks[path][:2] == (False, False)] or every
     return [str(path) for path in sorted(every, key=ranks.__getitem__)]
 
 
@@ -194,10 +200,10 @@ def _run_here(tree: Path, tests: list[str]) -> NoReturn:
     for stream in (0, 1, 2):
         os.dup2(quiet, stream)
     sys.path.insert(0, str(tree / "src"))
-    os.environ["PYTHONPATH"] = str(tree / "src")
+    os.environ |= {"PYTHONPATH": str(tree / "src"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     import pytest
 
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not soak"]
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "_hypothesis_pytestplugin", "-m", "not soak"]
     os._exit(int(pytest.main([*options, *tests])))
 
 

@@ -163,7 +163,7 @@ class Unflip(Method):
         train, context = self.context.train, self.context
         steps = -(-len(train) // context.batch_size)
         min_steps = self.options.steps or (_MIN_STEPS if context.of_rows else 1)
-        passes = max(1, -(-min_steps // (steps * context.epochs)))
+        passes = -(-min_steps // (steps * context.epochs))
         if observed.phases_done == 0:
             yield Phase(train.repeat(passes))
 
