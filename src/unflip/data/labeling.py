@@ -60,7 +60,7 @@ def label_data(
         standardization: of rows; by default fitted to the training examples.
     """
     raw, what = choose_labels(raw, options)
-    num_classes, names = _number_classes(raw, options, what)
+    num_classes, names = number_classes(raw, options, what)
     _warn_of_one_class(names or (), what)
     sets, frame, skipped = open_sets(raw.parts(), options, track)
     train = sets["train"]
@@ -158,7 +158,7 @@ def choose_labels(raw: Dataset, options: DataOptions) -> tuple[Dataset, str]:
     if train.labels is None:
         raise InputError(f"{options.path}: {raw.unlabeled}; give a file with --labels")
     raw = _name_numbers(replace(raw, train=train), options, what)
-    _number_classes(raw, options, what)
+    number_classes(raw, options, what)
     if len(train.labels) > _ALL_DISTINCT and len(np.unique(train.labels)) == len(train.labels):
         raise InputError(f"{what}: all {len(train.labels):,} labels differ, so they are not classes; use other labels")
     if options.per_class is not None:
@@ -231,7 +231,7 @@ def _one_per_example(values: Array, train: Split, options: DataOptions, what: st
     return values[:count]
 
 
-def _number_classes(raw: Dataset, options: DataOptions, what: str) -> tuple[int, tuple[str, ...] | None]:
+def number_classes(raw: Dataset, options: DataOptions, what: str) -> tuple[int, tuple[str, ...] | None]:
     """Return the number of classes and, if they have any, their names; raise InputError for labels of no class.
 
     If classes are not declared and the data's own labels are names, these are the class names, in alphabetical order,
