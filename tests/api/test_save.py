@@ -17,6 +17,7 @@ import unflip
 from helpers import Outcome, write_npz
 from pictures import write_picture
 from reviewing import Client, served
+from unflip.api.export import export
 from unflip.errors import InputError, RunFolderError
 
 pd = pytest.importorskip("pandas")
@@ -193,6 +194,14 @@ def test_a_table_that_does_not_fit_is_refused_in_one_line(frame: Any, message: s
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "run" / "result.json").exists()
+
+
+def test_without_a_quality_all_suggestions_are_applied_but_none_is_sure(tmp_path: Path) -> None:
+    saved = unflip.save(three(NUMBERS, [0, 1, 2, 1, 2, 1]), (ROWS, GIVEN), tmp_path / "run")
+    assert str(saved.label_summary) == "2 label issues; 0 more are worth a look"
+    assert (saved.apply().relabeled, saved.apply(min_confidence=0.5).relabeled) == (2, 0)
+    assert export(saved, tmp_path / "tasks.json") == 2
+    assert [task["predictions"][0]["score"] for task in json.loads((tmp_path / "tasks.json").read_text())] == [None] * 2
 
 
 def test_a_class_that_no_given_label_has_is_declared(tmp_path: Path) -> None:
