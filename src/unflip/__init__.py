@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from unflip.api.embed import embed
     from unflip.api.predict import predict
     from unflip.api.result import Result, load
+    from unflip.api.save import save
     from unflip.api.train import train
     from unflip.estimator import UnflipClassifier, find_label_errors
     from unflip.methods.base import LabelStore
@@ -42,6 +43,7 @@ __all__ = [
     "find_label_errors",
     "load",
     "predict",
+    "save",
     "train",
 ]
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import own_loop
 from epoch_outputs import Unseen
 from helpers import assert_same_tree, blobs, capture_trainers, quick_train, spawn_python, write_npz
-from unflip import DistributionCalibration, LabelCorrection, LabelStore
+from unflip import DistributionCalibration, LabelCorrection, LabelStore, find_label_errors
 from unflip.compute import generator
 from unflip.engine.trainer import shuffled
 from unflip.errors import ConfigError, InputError
@@ -175,6 +175,17 @@ def test_labels_as_a_table_have_their_history() -> None:
     assert LabelStore(torch.tensor([1]), 2).to_frame()["n_changes"].tolist() == [0]
 
 
+def test_the_quality_of_labels_is_that_of_the_mean_probabilities() -> None:
+    labels, epochs = make(warmup=2, window=3), some_epochs()
+    assert labels.to_frame()["label_quality"].isna().all()
+    fed(labels, epochs)
+    probs = torch.stack([logits.softmax(1) for logits in epochs[-3:]]).mean(0)
+    expected = find_label_errors(labels=labels.given.numpy(), pred_probs=probs.numpy()).sort_by("index")
+    assert labels.to_frame()["label_quality"].to_numpy() == pytest.approx(
+        expected["label_quality"].to_numpy(), rel=1e-4
+    )
+
+
 def test_without_pandas_the_table_is_that_of_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unflip.methods.base.find_spec", lambda name: None)
     assert LabelStore(torch.tensor([1, 0]), 2).to_frame()["given_label"].to_pylist() == [1, 0]
@@ -310,4 +321,4 @@ def test_two_processes_correct_and_calibrate_as_one(tmp_path: Path) -> None:
     done = spawn_python(*launch, script, tmp_path / "verdict.json", timeout=300)
     assert done.code == 0, done.err
     verdict = json.loads((tmp_path / "verdict.json").read_text())
-    assert verdict == {"processes": 2, "labels": True, "head": True, "as_one": True, "controls": True}
+    assert verdict == {"processes": 2, "labels": True, "head": True, "as_one": True, "controls": True, "elr": True}

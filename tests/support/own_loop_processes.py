@@ -11,7 +11,7 @@ import torch.distributed
 from torch import nn
 
 from two_processes import same_everywhere
-from unflip import DistributionCalibration, KnownWrongControls, LabelCorrection
+from unflip import DistributionCalibration, ELRLoss, KnownWrongControls, LabelCorrection
 
 COUNT, CLASSES, DIMS = 61, 3, 5
 
@@ -25,6 +25,7 @@ def run(rank: int, count: int) -> dict[str, Any]:
     head = nn.Linear(DIMS, CLASSES)
     calibration = DistributionCalibration(head, CLASSES, head_lr=0.1)
     controls = KnownWrongControls(given, torch.rand(COUNT, CLASSES, generator=random).softmax(1), share=0.3)
+    loss = ELRLoss(COUNT, CLASSES)
     for _ in range(3):
         logits = 3 * torch.randn(COUNT, CLASSES, generator=random)
         features = torch.randn(COUNT, DIMS, generator=random)
@@ -34,9 +35,12 @@ def run(rank: int, count: int) -> dict[str, Any]:
             labels.record(index, logits[index])
             calibration.record(index, features[index])
             controls.record(index, logits[index])
+            loss(logits[index], given[index], index)
         calibration.step(labels.current)
         labels.step()
-    return {"labels": labels.state_dict(), "head": head.state_dict(), "controls": controls.score().nan_to_num(9.0)}
+        loss.step()
+    scores = controls.score().nan_to_num(9.0)
+    return {"labels": labels.state_dict(), "head": head.state_dict(), "controls": scores, "elr": loss.targets}
 
 
 def main(out: Path) -> None:
@@ -52,6 +56,7 @@ def main(out: Path) -> None:
         "as_one": bool((one["labels"]["current"] == both["labels"]["current"]).all())
         and all(torch.allclose(value, both["head"][name], atol=1e-3) for name, value in one["head"].items()),
         "controls": same_everywhere(both["controls"]),
+        "elr": same_everywhere(both["elr"]) and float((one["elr"] - both["elr"]).abs().amax(1).median()) < 1e-6,
     }
     if rank == 0:
         out.write_text(json.dumps(verdict))

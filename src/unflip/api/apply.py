@@ -187,7 +187,9 @@ def corrections(run: Run, chosen: ApplyOptions) -> Corrections:
         labels[index], keep[index] = (given[index], False) if label is None else (label, True)
         reasons[index] = _REASONS.index(_REVIEWED)
     if chosen.only is None:
-        issues = label_issue_mask(table) & (reasons < 0) & ~(1 - quality < (chosen.min_confidence or 0.0))
+        issues = label_issue_mask(table) & (reasons < 0)
+        if chosen.min_confidence is not None:  # labels without a quality stay
+            issues &= 1 - quality >= chosen.min_confidence
         reasons[issues] = _REASONS.index(_ISSUE)
         if chosen.drop == "label-issues":
             keep[issues] = False

@@ -14,28 +14,19 @@ import torch
 from unflip.api.apply import keys_of
 from unflip.api.predict import NewData, Prediction, predict_part, read_new
 from unflip.api.result import Result
+from unflip.api.save import data_path, write_scored
 from unflip.data.arrays import Array
 from unflip.data.columns import Table
 from unflip.data.rewrite import class_numbers
 from unflip.encoders.table import text_columns
 from unflip.errors import ConfigError, InputError, UnflipWarning
-from unflip.files import write_json
 from unflip.methods.base import LabelStore
 from unflip.methods.unflip.posterior import score_labels
 from unflip.progress import Track, untracked
-from unflip.report.run_report import report_finished
 from unflip.review.review import finished_run
 from unflip.runs import layout
 from unflip.runs.folder import Claim, Run
-from unflip.runs.labels import (
-    Assessment,
-    error_pairs,
-    errors_by_class,
-    label_table,
-    list_label_issues,
-    summarize_labels,
-    write_table,
-)
+from unflip.runs.labels import Assessment, label_table
 
 _LISTED = 20  # classes that an error lists
 
@@ -174,12 +165,11 @@ def _seen(trained: Run, new: NewData, ids: list[str], digests: list[str] | None)
 
 def _write(run: Run, trained: Run, new: NewData, predictions: list[Prediction], table: Any, errors: Any) -> None:
     """Write the files of a run, with the model and the configuration of the trained one."""
-    config, raw, path = trained.config, new.raw, str(Path(new.options.path).absolute())
-    data = config.common.data.model_copy(update={"path": path, "labels": None, "reviewed": None, "limit": None})
+    config, raw, path = trained.config, new.raw, new.options.path
+    data = config.common.data.model_copy(
+        update={"path": data_path(path), "labels": None, "reviewed": None, "limit": None}
+    )
     run.write_config(replace(config, common=config.common.model_copy(update={"data": data})).to_toml())
-    run.write_metrics([])
-    empty = {"epoch": [0], "index": [0], "old": [0], "new": [0], "confidence": [0.0]}
-    run.write_labels(table, {name: torch.tensor(values)[:0] for name, values in empty.items()})
     shutil.copyfile(trained.folder / layout.MODEL, run.own(layout.MODEL))
     skipped = tuple(image for prediction in predictions for image in prediction.skipped)
     if skipped:
@@ -188,29 +178,5 @@ def _write(run: Run, trained: Run, new: NewData, predictions: list[Prediction], 
     tables = [part.inputs.table for part in (raw.train, raw.val) if part and isinstance(part.inputs, Table)]
     columns = text_columns(encoding) if encoding is not None and tables else ()
     texts = {name: [text for cells in tables for text in cells[name].to_pylist()] for name in columns}
-    issues = list_label_issues(table, "path" if raw.holds_images else "id", texts)
-    write_table(run.own(layout.LABEL_ISSUES), issues)
-    unknown_here = ("noise", "noise_rate", "transition_error", "val_accuracy", "quality_auroc")
-    nothing: dict[str, Any] = dict.fromkeys((*unknown_here, "score_auroc", "other_issues", "since_last"))
-    unknown = {"given": None, "current": None}
-    summary = summarize_labels(table, errors)
-    result = trained.result | nothing | {
-        "data": raw.name,
-        "data_path": path,
-        "pictures_path": raw.images_path or (path if raw.holds_images else None),
-        "noise_rate_estimate": summary.noise_rate,
-        "label_summary": summary._asdict(),
-        "errors_by_class": errors_by_class(table, summary, len(trained.result["classes"])),
-        "error_pairs": error_pairs(table),
-        "test_accuracy": dict.fromkeys(("selected", "last", "best")),
-        "tests": {},
-        "label_accuracy": unknown,
-        "label_accuracy_all": unknown,
-        "out_of_sample": float(np.mean(table["out_of_sample"].to_numpy(zero_copy_only=False))),
-        "reviewed": 0,
-        "removed": 0,
-        "skipped": len(skipped),
-        "checked_with": str(trained.folder.absolute()),
-    }  # fmt: skip
-    write_json(run.own(layout.RESULT), result)
-    report_finished(run)
+    about = trained.result | {"skipped": len(skipped), "checked_with": str(trained.folder.absolute())}
+    write_scored(run, raw, path, table, errors, about, texts)

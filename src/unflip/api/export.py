@@ -73,7 +73,7 @@ def export(
     flagged = None if issues is None else issues.filter(pc.and_(issues["flag"], issues["index"].is_valid()))
     if form in (*_TASKS, "fiftyone"):
         examples = _examples(table, flagged, only_issues=form in _TASKS and not all_examples)
-        rows = run.rows(data) if form in _TASKS and _holds_cells(run) else None
+        rows = run.rows(data) if form in _TASKS and run.holds_cells(data) else None
         agent = f"unflip {run.result['method']}"
         content: Any
         if form == "fiftyone":
@@ -112,12 +112,6 @@ def _as_cleanlab(table: pa.Table, flagged: pa.Table | None) -> pa.Table:
             rows = flagged.filter(pc.equal(flagged["issue"], name))["index"].to_numpy()
             columns[f"is_{name}_issue"] = np.isin(np.arange(len(table)), rows)
     return pa.table(columns)
-
-
-def _holds_cells(run: Run) -> bool:
-    """Whether the run was trained on texts or a table; unknown, so no, if its model was not stored."""
-    encoding = None if run.text_columns is None else run.model.encoding
-    return encoding is not None and encoding.encoder != "images"
 
 
 def _examples(table: pa.Table, flagged: pa.Table | None, *, only_issues: bool) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unflip.compute import num_processes
 from unflip.errors import ConfigError, unknown
 
 Reduction = Literal["mean", "sum", "none"]
@@ -124,7 +125,8 @@ class ELRLoss(_Loss):
     """Early-learning regularization as a module: ``CE + strength log(1 - <p, t>)``.
 
     t, the running mean of each example's predictions, is updated by every call in training mode:
-    ``t <- memory t + (1 - memory) p`` (Liu et al. 2020).
+    ``t <- memory t + (1 - memory) p`` (Liu et al. 2020). With several processes, each has a module of its own, outside
+    of the network that is distributed, and calls ``step`` at an epoch's end.
 
     Args:
         num_examples: n, the number of training examples.
@@ -139,6 +141,7 @@ class ELRLoss(_Loss):
     """
 
     targets: Tensor
+    seen: Tensor
 
     def __init__(
         self,
@@ -154,6 +157,7 @@ class ELRLoss(_Loss):
             raise ConfigError(f"memory = {memory}: must be at least 0 and below 1")
         self.strength, self.memory = strength, memory
         self.register_buffer("targets", torch.zeros(num_examples, num_classes))
+        self.register_buffer("seen", torch.zeros(num_examples, 1), persistent=False)  # since the last step
 
     def forward(self, logits: Tensor, labels: Tensor, index: Tensor) -> Tensor:
         """Return the loss of logits (b, k) for labels (b,) of the examples ``index`` (b,), numbers from 0 to n - 1."""
@@ -161,7 +165,17 @@ class ELRLoss(_Loss):
         targets = self.targets[index]
         if self.training:
             targets = self.targets[index] = targets.lerp(probs.detach().to(targets), 1 - self.memory)
+            self.seen[index] = 1.0
         return self.reduced(cross_entropy(logits, labels) + self.strength * early_learning_penalty(probs, targets))
+
+    def step(self) -> None:
+        """End an epoch: exchange the means of the examples that each process has seen; nothing to do for one."""
+        if num_processes() > 1:
+            means, counts = self.targets * self.seen, self.seen.clone()
+            for part in (means, counts):
+                torch.distributed.all_reduce(part)
+            self.targets.copy_(torch.where(counts > 0, means / counts.clamp(min=1), self.targets))
+        self.seen.zero_()
 
 
 def mix(

@@ -15,6 +15,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from unflip.methods.base import EpochOutputs, LabelStore, Method, Phase, RowTable, TrainContext, storage_dtype
+from unflip.methods.unflip.posterior import score_labels
 from unflip.noise.transition import check_labels
 from unflip.options import Options, check_options
 
@@ -155,7 +156,8 @@ class LabelCorrection(LabelStore):
 
     In every step, train on ``labels[index]`` and ``record`` the logits; at the end of an epoch, ``step``. From
     the end of the warm-up on, this corrects the labels for the next epoch. An example that was not recorded in an epoch
-    keeps its last probabilities.
+    keeps its last probabilities. ``to_frame`` has a further column ``label_quality``, by the mean probabilities of the
+    window: in-sample, so use it to rank labels.
 
     Labels and probabilities are on the device of ``given``: that of the network, so that no step waits. Labels take
     37 bytes per example, probabilities 4 per example, class and epoch of the window (2 if there are more than 2**26
@@ -212,6 +214,12 @@ class LabelCorrection(LabelStore):
         window.add(probs.to(self._current.device))
         self.epoch += 1
         return self.corrector.correct(self.epoch, self) if self.correcting else 0
+
+    def _columns(self) -> dict[str, Any]:
+        window, quality = self.corrector.window, torch.full((len(self),), torch.nan)
+        if window.stored:
+            quality = score_labels(window.mean().float().cpu(), self._given.cpu())[1].sigmoid().float()
+        return super()._columns() | {"label_quality": quality.numpy()}
 
     def to(self, device: torch.device | str) -> Self:
         """Move labels and probabilities to a device."""

@@ -103,7 +103,8 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
 def next_commands(run: Run) -> list[tuple[str, str]]:
     """Return the commands to continue with, each with what it does."""
     folder, summary = str(run.folder), run.label_summary
-    commands = [(["predict", folder, "--data", "NEW"], "predict new examples")]
+    has_model = (run.folder / layout.MODEL).exists()
+    commands = [(["predict", folder, "--data", "NEW"], "predict new examples")] if has_model else []
     if summary.issues or summary.doubtful:
         with suppress(UnflipError):  # data of this kind cannot be written, or is gone
             data = run.own_data()
@@ -300,7 +301,7 @@ def open_views(run: Run, data: str | None) -> Views:
     try:
         if pictures := run.pictures(data):
             return Views(pictures)
-        if run.text_columns is not None:
+        if run.holds_cells(data):
             return Views(rows=run.rows(data))
     except UnflipError as error:
         if data is not None:

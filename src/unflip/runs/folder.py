@@ -227,6 +227,13 @@ class Run:
         """Return the examples' table rows, None for images; ``data`` as for ``pictures``."""
         return open_rows(self._data_options(data), self.labels(["index"]).num_rows, self.text_columns)
 
+    def holds_cells(self, data: str | None = None) -> bool:
+        """Whether examples are texts or rows of a table; the data tells if the run has no model."""
+        if not (self.folder / layout.MODEL).exists():
+            return find_loader(self.own_data(data)) in ("table", "texts")
+        encoding = self.model.encoding
+        return encoding is not None and encoding.encoder != "images"
+
     @property
     def text_columns(self) -> tuple[str, ...] | None:
         """The text columns that the model was trained on; None for arrays, or if the model was not stored."""

@@ -110,7 +110,8 @@ def label_table(
         if probs is None:
             return pa.nulls(count, pa.float32())
         column = probs[:, of].cpu()
-        return (column.where(~reviewed, probs[:, _CURRENT].cpu()) if of == _SUGGESTED else column).numpy()
+        column = column.where(~reviewed, probs[:, _CURRENT].cpu()) if of == _SUGGESTED else column
+        return pa.array(column.numpy(), from_pandas=True)  # null where unknown
 
     columns: dict[str, Any] = {
         "index": np.arange(count),
