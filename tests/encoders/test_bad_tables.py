@@ -143,7 +143,7 @@ def test_numbers_and_dates_in_local_forms_are_read(tmp_path: Path, cells: list[A
 
 def test_names_among_numbers_are_warned_of(tmp_path: Path) -> None:
     with pytest.warns(
-        UnflipWarning, match=r"column 'x': \d+% of the values look like numbers or dates; write all alike"
+        UnflipWarning, match=r"column 'x': \d+% of the values look like numbers or dates; write them in one form"
     ):
         described(csv(tmp_path, [i * 1.3 if i % 5 else "none" for i in ROWS]))
 

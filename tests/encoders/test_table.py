@@ -736,7 +736,7 @@ def test_a_file_that_is_ambiguous_alone_is_read_as_the_training_file(tmp_path: P
 def test_mixed_forms_are_warned_of() -> None:
     cells = Table(pa.table({"x": [f"{i} %" if i % 2 else f"{i}.05.2024" for i in range(12)] * 5}))
     with pytest.warns(
-        UnflipWarning, match="column 'x': 100% of the values look like numbers or dates; write all alike"
+        UnflipWarning, match="column 'x': 100% of the values look like numbers or dates; write them in one form"
     ):
         TableEncoder.fit(cells)
     TableEncoder.fit(cells, ColumnChoices(categorical=("x",)))  # as declared

@@ -232,8 +232,8 @@ def fit_column(name: str, column: pa.ChunkedArray, choice: str | None, text_enco
         return _fit_text(name, cells, text_encoder)
     found = reading.find_reading(cells) if kind == "text" else reading.Reading(kind)
     if choice is None and reading.are_codes(cells, found, name):
-        column = _fit_category(name, cells, declared=False)
-        return replace(column, why=f"codes, not numbers; {column.why}")
+        codes = _fit_category(name, cells, declared=False)
+        return replace(codes, why=f"codes, not numbers; {codes.why}")
     if found is None and choice is None:
         if _are_texts(cells):
             return _fit_text(name, cells, text_encoder)
@@ -326,7 +326,7 @@ def _warn_of_mixed_cells(name: str, values: pa.Array) -> None:
     """Warn if most of the values, but not all, are numbers or dates, or if they are so in several forms."""
     share = pc.mean(pc.match_substring_regex(values, _LOCAL_NUMBER)).as_py()
     if len(values) >= 5 and share >= 0.5:
-        advice = f"write all alike, or use --categorical {name}"
+        advice = f"write them in one form, or use --categorical {name}"
         text = f"column '{name}': {share:.0%} of the values look like numbers or dates; {advice}"
         warnings.warn(text, UnflipWarning, stacklevel=2)
 
