@@ -265,6 +265,21 @@ def test_label_errors_are_those_of_the_estimator_in_a_run_that_can_be_reviewed_a
         find_label_errors(Noisy.X, names, out=tmp_path / "run")
 
 
+def test_frames_of_polars_come_back_as_frames_of_polars() -> None:
+    polars = pytest.importorskip("polars", reason="polars is not installed: pip install 'unflip[dev]'")
+    names = np.array(["a", "b", "c"])[Noisy.y]
+    frame = polars.DataFrame(Noisy.X.astype(float), schema=list("uvwxyz")).with_columns(label=polars.Series(names))
+    features = frame.drop("label")
+    found = find_label_errors(features, frame["label"], random_state=0, method="standard", epochs=2)
+    (rows, labels), corrected = found.apply(min_confidence=0.5).data, found.labels_for(frame, min_confidence=0.5)
+    assert type(found.issues) is type(found.ranked) is type(rows) is polars.DataFrame
+    assert labels.tolist() == corrected.tolist() != names.tolist()
+    model = UnflipClassifier("standard", epochs=2, random_state=0).fit(features, frame["label"])
+    assert len(model.predict(features.head(5))) == 5
+    with pytest.raises(ValueError, match="LazyFrame"):
+        find_label_errors(features.lazy(), names)
+
+
 def test_of_a_class_smaller_than_the_committee_nothing_is_said() -> None:
     labels = Noisy.y.copy()
     labels[[3, 30]] = 3
