@@ -1,6 +1,7 @@
 """Texts of examples: what the page gets of them, and the highlighted words."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,9 @@ from helpers import blobs, quick_train, write_npz
 from reviewing import Client, served
 from unflip.encoders.wordllama import WordLlama
 from unflip.errors import InputError
-from unflip.review.review import pieces
+from unflip.review import Order
+from unflip.review.examples import Filter
+from unflip.review.review import open_review, pieces
 
 
 @given(text=st.text(max_size=40), cuts=st.lists(st.integers(0, 40), max_size=8))
@@ -47,6 +50,25 @@ def test_marked_words_are_those_of_the_suggested_class(texts_run: Path) -> None:
             words = {piece for piece, marked in found if marked}
             assert 1 <= len(words) <= 3
             assert words <= {"bank", "charged", "my", "card", "twice", "transfer", "fee", "is", "wrong"}
+
+
+def test_search_finds_texts_columns_and_names_within_every_filter_and_order(texts_run: Path) -> None:
+    with open_review(texts_run, reviewer="a") as review:
+        examples, states = review.examples, review.decisions.states
+
+        def found(text: str, **other: Any) -> list[int]:
+            return sorted(examples.page(Filter(text=text, **other), states, count=200).indices)
+
+        wanted = [i for i in range(120) if "courier" in "".join(piece for piece, _ in review.detail(i)["pieces"])]
+        assert found("COURIER") == wanted
+        assert found(" note: out") == list(range(0, 120, 3))
+        assert found("20240107") == [6]
+        assert found("onerror=document") == [i for i in range(0, 120, 3) if i != 4]
+        assert found(".*") == found("nothing like this") == []
+        assert found("courier", differs=True) == [i for i in wanted if examples.mask(Filter(differs=True), states)[i]]
+        sampled = examples.page(Filter(text="courier"), states, count=200, order=Order.SAMPLE).indices
+        assert sorted(sampled) == [i for i in wanted if i in examples.sample.order]
+        assert review.progress(Filter(text="20240107"))["here"]["open"] == 1
 
 
 def test_without_the_encoder_of_then_nothing_is_marked(texts_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

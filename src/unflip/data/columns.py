@@ -278,6 +278,11 @@ class Rows:
         )
         return list(islice(((name, value) for name, value in shown if value.strip()), _TILE))
 
+    @property
+    def named(self) -> bool:
+        """Whether the columns have names."""
+        return bool(self._names)
+
     def words(self, index: int) -> str:
         """Return an example as text: a line ``name: value`` for each column, or the value of a single column."""
         cells = [(name, value if isinstance(value, str) else f"{value:.15g}") for name, value in self.values(index)]
