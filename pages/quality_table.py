@@ -26,6 +26,7 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
+import pyarrow as pa
 
 import marked
 from features_trials import TAKE, files, run_missing
@@ -102,7 +103,7 @@ def small(task: dict[str, Any], folder: Path) -> dict[str, Any]:
 
     problem = load(task["data"], task["seed"])
     given = make_noisy(task["data"], problem, task["noise"], task["seed"])
-    table = find_label_errors(problem.train, given, random_state=task["seed"])
+    table = pa.table(find_label_errors(problem.train, given, random_state=task["seed"], out=folder).ranked)
     table = table.slice(0, len(table) - table["label_quality"].null_count)
     index, quality = table["index"].to_numpy(), table["label_quality"].to_numpy().astype(float)
     right, flagged = (given == problem.clean)[index], table["is_label_issue"].to_numpy()

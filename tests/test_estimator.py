@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from sklearn.base import clone
@@ -18,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from helpers import blobs
-from unflip import UnflipClassifier, estimator, find_label_errors
+from unflip import Result, UnflipClassifier, estimator, find_label_errors
 from unflip.engine import run
 from unflip.engine.prepare import prepare_data
 from unflip.methods import methods
@@ -56,7 +57,7 @@ def test_the_examples_in_the_documentation_run(capsys: pytest.CaptureFixture[str
     for block in blocks:
         exec(block, {})
     printed = capsys.readouterr().out
-    assert "'index': 7, 'given_label': 2" in printed.splitlines()[0]
+    assert re.search(r"^about \d.* 1 label issue;.*\nRun: .*\n.*\n0 +7 +2 +0$", printed, re.MULTILINE)
 
 
 class Noisy:
@@ -228,7 +229,7 @@ def test_nothing_is_written_said_or_drawn_from_outside(
 
 
 def test_the_table_of_label_errors_is_sorted_and_tells_errors_from_the_rest() -> None:
-    table = find_label_errors(Noisy.X, np.array(["a", "b", "c"])[Noisy.y], random_state=0)
+    table = pa.table(find_label_errors(Noisy.X, np.array(["a", "b", "c"])[Noisy.y], random_state=0).ranked)
     rows = table.to_pylist()
     assert sorted(row["index"] for row in rows) == list(range(300))
     assert [row["label_quality"] for row in rows] == sorted(row["label_quality"] for row in rows)
@@ -241,12 +242,50 @@ def test_the_table_of_label_errors_is_sorted_and_tells_errors_from_the_rest() ->
     assert len(found & set(Noisy.wrong.nonzero()[0].tolist())) / len(found) > 0.9
 
 
+def test_label_errors_are_those_of_the_estimator_in_a_run_that_can_be_reviewed_and_applied(tmp_path: Path) -> None:
+    names = np.array([2, 5, 9])[Noisy.y]
+    trusted, groups = Noisy.wrong & (np.arange(300) < 40), np.arange(300) // 2
+    found = find_label_errors(Noisy.X, names, random_state=0, trusted=trusted, groups=groups, out=tmp_path / "run")
+    model = UnflipClassifier(random_state=0).fit(Noisy.X, names, groups=groups, trusted=trusted)
+    assert isinstance(found, Result)
+    np.testing.assert_array_equal(found.labels()["label_quality"].to_numpy(), model.label_quality_)
+    ranked = pa.table(found.ranked).sort_by("index")
+    assert ranked["given_label"].to_pylist() == names.tolist()
+    assert ranked["suggested_label"].to_pylist() == model.suggested_labels_.tolist()
+    assert ranked["is_label_issue"].to_pylist() == model.label_issues_.tolist()
+    assert sorted(pa.table(found.issues)["index"].to_pylist()) == model.label_issues_.nonzero()[0].tolist()
+    assert not found.report_path.exists()
+    assert found.report().exists()
+    rows, labels = found.apply(min_confidence=0.5).data
+    np.testing.assert_array_equal(rows, Noisy.X)
+    right = labels == np.array([2, 5, 9])[Noisy.clean]
+    assert right[~trusted].mean() > 0.9
+    assert not right[trusted].any()
+    with pytest.raises(ValueError, match="already contains a run"):
+        find_label_errors(Noisy.X, names, out=tmp_path / "run")
+
+
+def test_frames_of_polars_come_back_as_frames_of_polars() -> None:
+    polars = pytest.importorskip("polars", reason="polars is not installed: pip install 'unflip[dev]'")
+    names = np.array(["a", "b", "c"])[Noisy.y]
+    frame = polars.DataFrame(Noisy.X.astype(float), schema=list("uvwxyz")).with_columns(label=polars.Series(names))
+    features = frame.drop("label")
+    found = find_label_errors(features, frame["label"], random_state=0, method="standard", epochs=2)
+    (rows, labels), corrected = found.apply(min_confidence=0.5).data, found.labels_for(frame, min_confidence=0.5)
+    assert type(found.issues) is type(found.ranked) is type(rows) is polars.DataFrame
+    assert labels.tolist() == corrected.tolist() != names.tolist()
+    model = UnflipClassifier("standard", epochs=2, random_state=0).fit(features, frame["label"])
+    assert len(model.predict(features.head(5))) == 5
+    with pytest.raises(ValueError, match="LazyFrame"):
+        find_label_errors(features.lazy(), names)
+
+
 def test_of_a_class_smaller_than_the_committee_nothing_is_said() -> None:
     labels = Noisy.y.copy()
     labels[[3, 30]] = 3
     model = UnflipClassifier(random_state=0, epochs=3).fit(Noisy.X, labels)
     assert np.isnan(model.label_quality_).nonzero()[0].tolist() == [3, 30]
-    table = find_label_errors(Noisy.X, labels, random_state=0, epochs=3)
+    table = pa.table(find_label_errors(Noisy.X, labels, random_state=0, epochs=3).ranked)
     assert table["index"].to_pylist()[-2:] == [3, 30]
     assert table["label_quality"].to_pylist()[-2:] == [None, None]
     assert table["label_quality"].null_count == 2
@@ -254,7 +293,7 @@ def test_of_a_class_smaller_than_the_committee_nothing_is_said() -> None:
 
 def test_clean_labels_are_left_alone() -> None:
     X, y = load_iris(return_X_y=True)
-    assert np.mean(find_label_errors(X, y, random_state=0)["is_label_issue"].to_numpy()) < 0.06
+    assert len(find_label_errors(X, y, random_state=0).issues) < 0.06 * len(y)
 
 
 def test_a_class_with_one_example_and_many_classes_do_not_stop_it() -> None:
@@ -263,8 +302,7 @@ def test_a_class_with_one_example_and_many_classes_do_not_stop_it() -> None:
     y = np.concatenate([np.arange(150), random.integers(0, 150, 250)])
     model = UnflipClassifier(epochs=2, random_state=0).fit(X, y)
     assert model.predict_proba(X).shape == (400, 150)
-    table = find_label_errors(X[:20], [0] * 19 + [1], epochs=2, random_state=0)
-    assert table.num_rows == 20
+    assert len(find_label_errors(X[:20], [0] * 19 + [1], epochs=2, random_state=0).ranked) == 20
 
 
 @pytest.mark.parametrize(
@@ -345,8 +383,8 @@ def test_texts_with_gaps_in_any_sequence() -> None:
 @pytest.mark.parametrize("of_texts", [True, False])
 def test_label_errors_of_data_frames_and_texts(of_texts: bool) -> None:
     frame = _mixed_frame()
-    table = find_label_errors(list(frame["note"]) if of_texts else frame, _NAMES, method="standard", epochs=1)
-    assert sorted(table["index"].to_pylist()) == list(range(60))
+    found = find_label_errors(list(frame["note"]) if of_texts else frame, _NAMES, method="standard", epochs=1)
+    assert sorted(pa.table(found.ranked)["index"].to_pylist()) == list(range(60))
 
 
 def test_columns_that_cannot_be_read_are_named() -> None:

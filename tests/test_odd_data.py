@@ -24,7 +24,7 @@ from unflip.runs.labels import names_of
 
 
 def issues(X: Any, y: Any, **parameters: Any) -> int:  # noqa: N803 - scikit-learn's name
-    return sum(find_label_errors(X, y, random_state=0, **parameters)["is_label_issue"].to_pylist())
+    return len(find_label_errors(X, y, random_state=0, **parameters).issues)
 
 
 MOMENTS, KINDS = make_blobs(240, 2, centers=3, random_state=1)
@@ -63,6 +63,8 @@ def test_groups_that_leave_nothing_to_learn_from_are_refused(method: str, groups
     y = content["train_labels"]
     column = y if groups == "per class" else np.zeros_like(y)
     message = "in one group, or copies, so there is nothing to check their labels by; use smaller groups$"
+    with pytest.raises(ValueError, match=f"^X, y: all .*{message}"):
+        UnflipClassifier(method).fit(content["train"], y, groups=column)
     with pytest.raises(ValueError, match=f"^X, y: all .*{message}"):
         find_label_errors(content["train"], y, method=method, groups=column)
     data = write_npz(tmp_path / "data.npz", **content, person=column)
@@ -146,7 +148,7 @@ def probabilities() -> tuple[np.ndarray, np.ndarray]:
 
 
 def own_issues(labels: Any, pred_probs: Any) -> int:
-    return sum(find_label_errors(labels=labels, pred_probs=pred_probs)["is_label_issue"].to_pylist())
+    return len(find_label_errors(labels=labels, pred_probs=pred_probs).issues)
 
 
 @pytest.mark.parametrize("prefix", ["", "p_"])
@@ -179,8 +181,8 @@ def test_labels_of_any_type_work_or_are_refused_in_one_line(of_features: bool) -
 
     def find(labels: Any) -> pa.Table:
         if of_features:
-            return find_label_errors(probs, labels, method="standard", epochs=1, random_state=0)
-        return find_label_errors(labels=labels, pred_probs=probs)
+            return pa.table(find_label_errors(probs, labels, method="standard", epochs=1, random_state=0).ranked)
+        return pa.table(find_label_errors(labels=labels, pred_probs=probs).ranked)
 
     some: Any = names.astype(object)
     expected = find(names)["suggested_label"].to_pylist()
@@ -362,5 +364,4 @@ def test_data_sets_of_hugging_face_stand_for_frames_and_probabilities() -> None:
         model.predict(data.select_columns(list("fedcba")))
     y = content["train_labels"]
     probs = {str(c): 0.05 + 0.85 * (y == c) for c in (2, 0, 1)}
-    table = find_label_errors(labels=y, pred_probs=datasets.Dataset.from_dict(probs))
-    assert not any(table["is_label_issue"].to_pylist())
+    assert not len(find_label_errors(labels=y, pred_probs=datasets.Dataset.from_dict(probs)).issues)

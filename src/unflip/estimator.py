@@ -1,7 +1,9 @@
 """UnflipClassifier and find_label_errors: a scikit-learn interface for arrays, data frames and texts."""
 
+import tempfile
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -14,10 +16,12 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from unflip.api.options import choose_size
-from unflip.data.arrays import Array
+from unflip.api.result import Result, Scores
+from unflip.data.arrays import Array, write_array
 from unflip.data.columns import Table
-from unflip.data.dataset import Dataset, Inputs, Split
+from unflip.data.dataset import Dataset, Encoding, Inputs, Split
 from unflip.data.memory import (
+    InMemory,
     as_table,
     column_titles,
     complete_column,
@@ -26,17 +30,21 @@ from unflip.data.memory import (
     hugging_face_table,
     plain_column,
     unmasked,
+    write_data,
 )
 from unflip.data.sources import ArraySource, check_finite
 from unflip.encoders.base import restore
 from unflip.encoders.table import columns_of
 from unflip.engine.distributed import Distributed
 from unflip.engine.inference import predict_probs
-from unflip.engine.run import train_in_memory
+from unflip.engine.run import train_in_memory, train_run
 from unflip.errors import UnflipError, UnflipWarning, one_line
 from unflip.methods.unflip.posterior import score_labels
+from unflip.runs import layout
 from unflip.runs.config import Layers, RunConfig, Tree, nest
-from unflip.runs.labels import in_turns, label_issue_mask, wrong_so_far
+from unflip.runs.folder import Claim, Run
+from unflip.runs.labels import label_issue_mask, summarize_labels, write_table
+from unflip.runs.options import Execution
 
 _ROWS: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan"}  # integers are not rounded to floats
 _LISTED = 10  # columns that an error lists
@@ -150,14 +158,10 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         if len(self.classes_) < 2:
             raise ValueError(f"y holds 1 class in n_samples = {len(labels)}; at least 2 classes are needed")
         group_column = None if groups is None else complete_column(groups, "groups")
-        mask = np.zeros(len(labels), bool) if trusted is None else column_or_1d(trusted)
-        if not np.isin(mask, (False, True)).all():
-            raise ValueError("trusted: must be a mask, true where the label is known to be correct")
-        mask = mask.astype(bool)
+        mask = np.zeros(len(labels), bool) if trusted is None else _mask(trusted)
         check_consistent_length(labels, group_column, mask)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         try:
-            config = self._configure(len(labels), seed)
+            config = self._configure(len(labels), {"path": "X, y"})
             raw = Dataset(Split(inputs, codes, groups=group_column), name="X, y")
             reviewed = torch.from_numpy(np.where(mask, codes, -1)) if mask.any() else None
             done = train_in_memory(config, raw, Distributed(self.device, config.common.precision), reviewed)
@@ -165,7 +169,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(str(error)) from error
         self.model_ = done.model.build()
         self.standardization_, self.encoding_ = done.model.standardization, done.model.encoding
-        self._warn_of_dropped_columns()
+        _warn_of_dropped_columns(self.encoding_)
         self.label_issues_ = label_issue_mask(done.labels)
         self.labels_ = self.classes_[done.labels["current_label"].to_numpy()]
         self.suggested_labels_ = self.classes_[done.labels["suggested_label"].to_numpy()]
@@ -178,8 +182,9 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         self.transition_ = unknown if done.noise is None else done.noise.matrix.numpy()
         return self
 
-    def _configure(self, count: int, seed: int) -> RunConfig:
+    def _configure(self, count: int, data: Tree) -> RunConfig:
         """Combine the defaults for ``count`` examples, the parameters and the settings; later ones win."""
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         size = choose_size(self.method, count, self.batch_size)
         epochs = size.epochs if self.epochs is None else self.epochs
         hidden = size.hidden if self.hidden is None else self.hidden
@@ -191,7 +196,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
             "epochs": epochs,
             "seed": seed,
             "select": "last",
-            "data": {"path": "X, y"} | ({} if self.val_fraction is None else {"val_fraction": self.val_fraction}),
+            "data": data | ({} if self.val_fraction is None else {"val_fraction": self.val_fraction}),
             "mlp": {"hidden": hidden},
             "optimizer": {"batch_size": size.batch_size, "lr": lr},
         }
@@ -230,14 +235,6 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         except UnflipError as error:
             raise ValueError(f"X: {error}") from error
 
-    def _warn_of_dropped_columns(self) -> None:
-        columns = [] if self.encoding_ is None else self.encoding_.settings["columns"]
-        dropped = [f"{column['name']} ({column['why']})" for column in columns if column["kind"] == "dropped"]
-        if dropped:
-            numbered = any(column["why"].startswith("looks like an") for column in columns)
-            use = "; to use a column of numbers: settings={'data.numeric': [NAME]}" if numbered else ""
-            warnings.warn(f"X: columns that are not used: {', '.join(dropped)}{use}", UnflipWarning, stacklevel=3)
-
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn that X may be sparse, and have gaps."""
         tags = super().__sklearn_tags__()
@@ -258,35 +255,61 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         return self.classes_[best]  # type: ignore[no-any-return]
 
 
+def _mask(trusted: ArrayLike) -> Array:
+    """Return the mask (n,) of labels that are known to be correct."""
+    mask: Array = column_or_1d(complete_column(trusted, "trusted"))
+    if not np.isin(mask, (False, True)).all():
+        raise ValueError("trusted: must be a mask, true where the label is known to be correct")
+    return mask.astype(bool)
+
+
+def _warn_of_dropped_columns(encoding: Encoding | None) -> None:
+    columns = [] if encoding is None else encoding.settings["columns"]
+    dropped = [f"{column['name']} ({column['why']})" for column in columns if column["kind"] == "dropped"]
+    if dropped:
+        numbered = any("looks like an i" in column["why"] for column in columns)
+        use = "; to use a column of numbers: settings={'data.numeric': [NAME]}" if numbered else ""
+        warnings.warn(f"X: columns that are not used: {', '.join(dropped)}{use}", UnflipWarning, stacklevel=3)
+
+
 def _with_names(features: Array) -> Table:
     """Return an array (n, columns) with gaps as cells to be encoded."""
     return Table.of_array(features, column_titles(features.shape[1]), "X")
 
 
 def find_label_errors(
-    features: Any = None, labels: ArrayLike | None = None, *, pred_probs: ArrayLike | None = None, **parameters: Any
-) -> pa.Table:
-    """Return a table of all labels, lowest quality first.
+    features: Any = None,
+    labels: ArrayLike | None = None,
+    *,
+    pred_probs: ArrayLike | None = None,
+    out: str | Path | None = None,
+    groups: ArrayLike | None = None,
+    trusted: ArrayLike | None = None,
+    **parameters: Any,
+) -> Result | Scores:
+    """Find label issues, without other checks and without a report; return what `unflip.clean` returns.
 
-    Columns: ``index`` (row in ``features``), ``given_label``, ``suggested_label`` (the most likely one),
-    ``label_quality`` (the probability that the given label is right, null where it is unknown), ``is_label_issue``
-    (whether another label is suggested) and ``wrong_so_far`` (the expected number of wrong labels among this row and
-    those before it).
+    ``.ranked`` of the result has all labels, lowest quality first, with the columns ``index`` (row in ``features``),
+    ``given_label``, ``suggested_label`` (the most likely one), ``label_quality`` (the probability that the given label
+    is right, null where it is unknown), ``is_label_issue`` (whether another label is suggested) and ``wrong_so_far``
+    (the expected number of wrong labels among this row and those before it). ``.issues`` has the label issues alone.
 
     ``features`` are what ``UnflipClassifier.fit`` takes. Instead of them, ``pred_probs`` (n, k) may be the class
     probabilities of your own model, each row by one that was *not* trained on its label, as ``cross_val_predict``
-    gives them; columns follow the sorted classes, or are named by them in a data frame. Nothing is trained then.
-    ``parameters`` are those of ``UnflipClassifier``, plus ``groups`` and ``trusted`` of its ``fit``.
-    ``.to_pandas()`` turns the table into a data frame.
+    gives them; columns follow the sorted classes, or are named by them in a data frame. Nothing is trained then, and
+    the result has no run: no ``.review()``, ``.apply()`` and ``.report()``.
+
+    ``out`` is the run folder, by default a new temporary folder, which is not removed. ``groups`` and ``trusted`` (n,)
+    are those of ``UnflipClassifier.fit``, further ``parameters`` those of ``UnflipClassifier``, which it trains.
 
         >>> from sklearn.datasets import load_iris
         >>> X, y = load_iris(return_X_y=True)
         >>> y[7] = 2
-        >>> table = find_label_errors(X, y, random_state=0)
-        >>> table.column_names
+        >>> found = find_label_errors(X, y, random_state=0)
+        >>> found.ranked.columns.tolist()
         ['index', 'given_label', 'suggested_label', 'label_quality', 'is_label_issue', 'wrong_so_far']
-        >>> {name: table[name][0].as_py() for name in ("index", "given_label", "suggested_label", "is_label_issue")}
-        {'index': 7, 'given_label': 2, 'suggested_label': 0, 'is_label_issue': True}
+        >>> [found.ranked[name][0].item() for name in ("index", "given_label", "suggested_label", "is_label_issue")]
+        [7, 2, 0, True]
     """
     if labels is None:
         raise ValueError("labels: none given; give the label of each example")
@@ -294,28 +317,34 @@ def find_label_errors(
         raise ValueError("give either features or pred_probs, the class probabilities of your own model")
     given = plain_column(labels, "labels")
     if pred_probs is not None:
-        if parameters:
-            raise ValueError(f"{next(iter(parameters))}: nothing is trained where pred_probs are given; leave it out")
-        suggested, quality, log_odds = _score_own(pred_probs, given)
-    else:
-        columns = {name: parameters.pop(name, None) for name in ("groups", "trusted")}
-        model = UnflipClassifier(**parameters).fit(features, given, **columns)
-        suggested, quality, log_odds = model.suggested_labels_, model.label_quality_, model.label_log_odds_
-    order = in_turns(log_odds, given)
-    return pa.table(
-        {
-            "index": order,
-            "given_label": given[order],
-            "suggested_label": suggested[order],
-            "label_quality": pa.array(quality[order], from_pandas=True),  # null where nothing can be said
-            "is_label_issue": (suggested != given)[order],
-            "wrong_so_far": wrong_so_far(np.nan_to_num(quality[order], nan=1.0)),
-        }
-    )
+        options = {"out": out, "groups": groups, "trusted": trusted} | parameters
+        if unused := next((name for name, value in options.items() if value is not None), None):
+            raise ValueError(f"{unused}: nothing is trained where pred_probs are given; leave it out")
+        return _score_own(pred_probs, given)
+    memory, run = InMemory(features, labels), Run(Path(tempfile.mkdtemp(prefix="unflip-") if out is None else out))
+    model, data = UnflipClassifier(**parameters), Tree(path="X, y")
+    try:
+        with Claim(run) as claim:
+            claim.hold().begin()
+            folder = run.own(layout.DATA)
+            data["path"] = str(write_data(memory, folder))
+            if groups is not None:
+                data["groups"] = str(folder / "groups.npy")
+                write_array(Path(data["groups"]), np.unique(complete_column(groups, "groups"), return_inverse=True)[1])
+            if trusted is not None and len(rows := _mask(trusted).nonzero()[0]):
+                data["reviewed"] = str(folder / "trusted.parquet")
+                write_table(Path(data["reviewed"]), pa.table({"index": rows, "label": given[rows]}))
+            train_run(claim, model._configure(len(given), data), Execution(device=model.device))
+    except UnflipError as error:
+        path = Path(data["path"])
+        raise ValueError(str(error).replace(str(path), path.name).replace(path.name, "X, y")) from error
+    _warn_of_dropped_columns(run.model.encoding)
+    return Result(run.folder, memory)
 
 
-def _score_own(pred_probs: Any, given: Array) -> tuple[Array, Array, Array]:
-    """Return suggested labels, quality and log-odds (n,) from predicted probabilities (n, k)."""
+def _score_own(pred_probs: Any, given: Array) -> Scores:
+    """Score labels (n,) by predicted probabilities (n, k)."""
+    memory = InMemory(pred_probs, given)
     pred_probs = unmasked(hugging_face_table(pred_probs) if hasattr(pred_probs, "with_format") else pred_probs)
     try:
         probs = np.asarray(pred_probs).astype(np.float64)
@@ -335,10 +364,24 @@ def _score_own(pred_probs: Any, given: Array) -> tuple[Array, Array, Array]:
     sums = probs.sum(1)
     if not np.isfinite(probs).all() or (probs < 0).any() or (np.abs(sums - 1) > _SUM_TOLERANCE).any():
         raise ValueError("pred_probs: each row must hold probabilities, from 0 to 1, that add up to 1")
-    suggested, log_odds, _ = score_labels(
+    best, log_odds, errors = score_labels(
         torch.from_numpy(np.require(probs, np.float32, ["C", "W"])), torch.from_numpy(codes.astype(np.int64))
     )
-    return classes[suggested.numpy()], log_odds.sigmoid().float().numpy(), log_odds.numpy()
+    suggested, count = classes[best.numpy()], len(given)
+    table = pa.table(
+        {
+            "index": np.arange(count),
+            "id": pa.array(np.arange(count)).cast(pa.string()),
+            "split": ["train"] * count,
+            "given_label": given,
+            "suggested_label": suggested,
+            "label_quality": log_odds.sigmoid().float().numpy(),
+            "is_label_issue": suggested != given,
+            "log_odds": log_odds.numpy(),
+            "reviewed": np.zeros(count, bool),
+        }
+    )
+    return Scores(table, summarize_labels(table, errors), memory)
 
 
 def _classes_of_columns(pred_probs: Any, width: int, given: Array) -> Array:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import tiny_backbone
@@ -444,9 +445,10 @@ def test_every_way_to_ask_names_the_same_label_issues(cli: Cli, tmp_path: Path) 
         examples = Examples(cleaned)
         page = examples.page(Filter(differs=True), np.zeros(len(examples), np.uint8), count=1000)
         assert sorted(page.indices) == listed
-    table = unflip.find_label_errors(
+    found = unflip.find_label_errors(
         content["train"], content["train_labels"], method="standard", random_state=0, device="cpu"
     )
+    table = pa.table(found.ranked)
     assert (
         table["is_label_issue"].to_pylist()
         == (table["given_label"].to_numpy() != table["suggested_label"].to_numpy()).tolist()

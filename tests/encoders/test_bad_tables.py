@@ -127,20 +127,25 @@ def test_how_unusual_cells_are_described(tmp_path: Path, cells: list[Any], line:
 
 
 @pytest.mark.parametrize(
-    "cells",
+    ("cells", "kind"),
     [
-        [f"{i * i + 1000:,}" for i in ROWS],
-        [f"{i * 1.7:.1f}%" for i in ROWS],
-        [f"{i * 1.7:.1f}".replace(".", ",") for i in ROWS],
-        [f"${i * 1.7:.2f}" for i in ROWS],
-        [f"{i % 12 + 1}/{i % 28 + 1:02}/{i + 1980}" for i in ROWS],
-        [f"{i % 28 + 1}.{i % 12 + 1}.{i + 1980}" for i in ROWS],
-        [i * 1.3 if i % 5 else "none" for i in ROWS],
+        ([f"{i * i + 1000:,}" for i in ROWS], "number"),
+        ([f"{i * 1.7:.1f}%" for i in ROWS], "number"),
+        ([f"{i * 1.7:.1f}".replace(".", ",") for i in ROWS], "number"),
+        ([f"${i * 1.7:.2f}" for i in ROWS], "number"),
+        ([f"{i % 12 + 1}/{i % 28 + 1:02}/{i + 1980}" for i in ROWS], "date"),
+        ([f"{i % 28 + 1}.{i % 12 + 1}.{i + 1980}" for i in ROWS], "date"),
     ],
 )
-def test_numbers_and_dates_in_local_formats_are_warned_of(tmp_path: Path, cells: list[Any]) -> None:
-    with pytest.warns(UnflipWarning, match=r"column 'x': \d+% of the values look like numbers or dates; write them as"):
-        described(csv(tmp_path, cells))
+def test_numbers_and_dates_in_local_forms_are_read(tmp_path: Path, cells: list[Any], kind: str) -> None:
+    assert f"  {kind}  " in described(csv(tmp_path, cells))
+
+
+def test_names_among_numbers_are_warned_of(tmp_path: Path) -> None:
+    with pytest.warns(
+        UnflipWarning, match=r"column 'x': \d+% of the values look like numbers or dates; write them in one form"
+    ):
+        described(csv(tmp_path, [i * 1.3 if i % 5 else "none" for i in ROWS]))
 
 
 def test_dates_beyond_microseconds_do_not_wrap(tmp_path: Path) -> None:

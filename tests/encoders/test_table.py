@@ -3,6 +3,7 @@
 import datetime as dt
 import io
 import json
+import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -622,17 +623,121 @@ def test_a_measured_column_says_what_it_needs() -> None:
     assert (column.center, column.fill, column.gaps, column.why) == (3.0, 2.0, False, "1 to 6")
 
 
+# Columns as people write them
+
+
 @pytest.mark.parametrize(
-    "write",
+    ("values", "expected", "line"),
     [
-        lambda i: f"{i / 10:.1f} %",
-        lambda i: f"{i / 10:.1f}".replace(".", ","),
-        lambda i: f"{i % 9 + 1:02}.05.2024",
+        (["€7,877.51", "€12", "-€5.5", ""], [7877.51, 12, -5.5, None], "'€7,877.51' is 7877.51"),
+        (["1.234,50 €", "12,5 €", "1.234 €"], [1234.5, 12.5, 1234], "'1.234,50 €' is 1234.5"),
+        (["6 %", "7.5%", "NA", "-3 %"], [6, 7.5, None, -3], "'6 %' is 6"),
+        (["(1,234.00)", "55.1", "\u22122"], [-1234, 55.1, -2], "'(1,234.00)' is -1234"),
+        (["USD 5", "1,000.5 USD", "USD -3"], [5, 1000.5, -3], "'USD 5' is 5"),
+        (["1'234.5", "15", "1'000'000"], [1234.5, 15, 1e6], "'1'234.5' is 1234.5"),
+        (["1 234,5", "1\u202f000\u00a0000", "7"], [1234.5, 1e6, 7], "'1 234,5' is 1234.5"),
+        (["1.234.567", "12"], [1234567, 12], "'1.234.567' is 1234567"),
+        (["12", "1,234", "2,345"], [12, 1234, 2345], "'1,234' is 1234 (no cell rules out 1.234)"),
+        (["1.234", "2.345"], [1.234, 2.345], "1.234 to 2.345"),  # plain, as ever
     ],
 )
-def test_categories_that_look_like_numbers_or_dates_are_warned_of(write: Any) -> None:
-    cells = Table(pa.table({"x": [write(i % 12) for i in range(60)]}))
-    with pytest.warns(UnflipWarning, match="column 'x': 100% of the values look like numbers or dates; write them"):
+def test_numbers_in_local_forms(values: list[str], expected: list[float | None], line: str) -> None:
+    encoder = fit({"x": values})
+    column = TableEncoder.restore(encoder.encoding()).columns[0]
+    assert (column.kind, column.why.split("; ")[-1]) == ("number", line)
+    assert np.array_equal(encoder.encode(cells(x=values)).features, encoder.encode(cells(x=expected)).features)
+    assert np.array_equal(encoder.encode(cells(x=values)).features[::2], encoder.encode(cells(x=values[::2])).features)
+
+
+@pytest.mark.parametrize(
+    ("values", "days", "line"),
+    [
+        (["08.02.2021", "31.12.2020", "1.3.2021"], ["2021-02-08", "2020-12-31", "2021-03-01"], ""),
+        (["08.02.21", "31.12.99"], ["2021-02-08", "1999-12-31"], ""),
+        (["28/02/2021", "2/3/2021"], ["2021-02-28", "2021-03-02"], ""),
+        (
+            ["2/2/2021", "2/3/2021"],
+            ["2021-02-02", "2021-02-03"],
+            "'2/3/2021' is 2021-02-03 (no cell rules out 2021-03-02)",
+        ),
+        (["Feb 8, 2021", "March 9, 2020", "-"], ["2021-02-08", "2020-03-09", None], "'Feb 8, 2021' is 2021-02-08"),
+        (["8-Feb-21", "9-Mar-20"], ["2021-02-08", "2020-03-09"], ""),
+        (["2/28/2021 3:05 PM", "2/8/2021 12:05 AM"], ["2021-02-28 15:05:00", "2021-02-08 00:05:00"], ""),
+        (["08.02.2021 13:05", "9.2.2021 1:00"], ["2021-02-08 13:05:00", "2021-02-09 01:00:00"], ""),
+    ],
+)
+def test_dates_in_local_forms(values: list[str], days: list[str | None], line: str) -> None:
+    encoder = fit({"x": values})
+    assert kinds(encoder) == {"x": "date"}
+    assert encoder.columns[0].why.endswith(line or f"'{values[0]}' is {days[0]}")
+    moments = pa.array([None if day is None else dt.datetime.fromisoformat(day) for day in days])
+    assert np.array_equal(encoder.encode(cells(x=values)).features, encoder.encode(cells(x=moments)).features)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "values"),
+    [
+        ("category", "x", ["01067", "10115", "80331", "10115"] * 5),
+        ("category", "PLZ", [1067, 10115, 80331, 10115] * 5),
+        ("category", "zip_code", pa.array([1067, None, 80331, 10115] * 5, pa.float64())),
+        ("number", "x", [1067, 10115, 80331, 10115] * 5),
+        ("number", "month", ["01", "02", "11", "12"] * 5),
+        ("boolean", "phone", [0, 1, 1, 0] * 5),  # whether there is one
+        ("dropped", "x", [f"+49 30 {100_000 + i}" for i in range(20)]),
+        ("dropped", "x", [f"+4930{100_000 + i * i}" for i in range(20)]),
+        ("dropped", "x", [f"030 12 34 {i + 10}" for i in range(20)]),  # no texts of four words
+        ("dropped", "x", [f"(555) 123-{1000 + i}" for i in range(20)]),
+        ("category", "x", ["1.2.3", "2.0.0", "10.0.0.1"] * 5),
+        ("category", "x", ["$5", "€5", "$7"] * 5),  # of several currencies
+        ("category", "x", ["31.02.2021", "01.02.2021"] * 5),  # no such day
+        ("category", "x", ["01.02.2021", "01.02.21"] * 5),
+        ("category", "x", ["SKU 1", "SKU 12", "SKU 7"] * 5),
+        ("category", "x", ["10-20", "20-30", "30+"] * 5),
+    ],
+)
+def test_codes_are_no_numbers(kind: str, name: str, values: Any) -> None:
+    assert kind_of(values, name) == kind
+    if kind in ("category", "dropped") and not isinstance(values, pa.Array) and name != "x":
+        assert kind_of(values, name, numeric=(name,)) == "number"
+
+
+@pytest.mark.parametrize(
+    ("training", "new", "message"),
+    [
+        (["€7,877.51", "€2"], ["€1,234.50", "$5"], "row 1: '$5' is not a number such as 1,234.5 €"),
+        (["1.234,5", "2"], ["7.5"], "row 0: '7.5' is not a number such as 1.234,5"),
+        (["28.02.2021", "01.02.2021"], ["31.02.2021"], "row 0: '31.02.2021' is not a date such as 31.12.2024"),
+        (["28.02.2021", "01.02.2021"], ["01.02.21"], "row 0: '01.02.21' is not a date such as 31.12.2024"),
+    ],
+)
+def test_cells_in_another_form_are_refused(training: list[str], new: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        fit({"x": training}).encode(cells(x=new))
+
+
+def test_a_file_that_is_ambiguous_alone_is_read_as_the_training_file(tmp_path: Path) -> None:
+    def load(*rows: str) -> Table:
+        (tmp_path / "t.csv").write_text("\n".join(["zip,km,label", *rows]))
+        inputs = load_raw(DataOptions(path=str(tmp_path / "t.csv"))).train.inputs
+        assert isinstance(inputs, Table)
+        return inputs
+
+    encoder = TableEncoder.fit(load('01067,"1.234,5",a', "10115,1.234,b", '01067,"0,5",a', "10115,12,b"))
+    assert encoder.describe() == [
+        "zip  category   codes, not numbers; 2 values: 01067, 10115",
+        "km   number     0.5 to 1,234.5; '1.234,5' is 1234.5",
+    ]
+    first, second = encoder.encode(load("01067,1.234,a", "10115,2.000,b")).features.tolist()
+    expected = encoder.encode(cells(zip=["01067", "10115"], km=[1234.0, 2000.0])).features.tolist()
+    assert [first, second] == expected
+    assert load("1.234,2.5,a", "5.678,1.25,b").table.schema.types == [pa.string(), pa.float64()]
+
+
+def test_mixed_forms_are_warned_of() -> None:
+    cells = Table(pa.table({"x": [f"{i} %" if i % 2 else f"{i}.05.2024" for i in range(12)] * 5}))
+    with pytest.warns(
+        UnflipWarning, match="column 'x': 100% of the values look like numbers or dates; write them in one form"
+    ):
         TableEncoder.fit(cells)
     TableEncoder.fit(cells, ColumnChoices(categorical=("x",)))  # as declared
 

@@ -1,6 +1,7 @@
 """Judging labels by somebody's own probabilities."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from sklearn.datasets import load_digits
@@ -60,7 +61,8 @@ def test_probabilities_of_ones_own_model_take_the_place_of_features() -> None:
     given = np.where(wrong, (truth + random.integers(1, 10, len(truth))) % 10, truth)
     model = LogisticRegression(max_iter=50, C=0.01)
     probs = cross_val_predict(model, inputs / 16, given, cv=3, method="predict_proba")
-    table = find_label_errors(labels=given, pred_probs=probs)
+    scores = find_label_errors(labels=given, pred_probs=probs)
+    table = pa.table(scores.ranked)
     assert table.column_names == [
         "index",
         "given_label",
@@ -74,7 +76,16 @@ def test_probabilities_of_ones_own_model_take_the_place_of_features() -> None:
     found[index[table["is_label_issue"].to_numpy()]] = True
     assert (found == wrong).mean() > 0.95
     assert bool((np.diff(table["label_quality"].to_numpy()) >= 0).all())
-    named = find_label_errors(labels=np.array(list("abcdefghij"))[given], pred_probs=probs)
+    assert pa.table(scores.issues)["index"].to_pylist() == index[table["is_label_issue"].to_numpy()].tolist()
+    about = scores.label_summary
+    assert about.low <= wrong.sum() <= about.high
+    assert about.issues == found.sum()
+    assert str(about) == scores.summary()
+    assert scores.summary() in scores._repr_html_()
+    assert find_label_errors(
+        labels=given, pred_probs=pa.table(dict(zip(map(str, range(10)), probs.T, strict=True)))
+    ).ranked.equals(table)
+    named = pa.table(find_label_errors(labels=np.array(list("abcdefghij"))[given], pred_probs=probs).ranked)
     assert named["suggested_label"].to_pylist() == [
         "abcdefghij"[label] for label in table["suggested_label"].to_pylist()
     ]

@@ -450,6 +450,36 @@ def test_texts_are_read_as_texts(browser: "Browser", texts_run: Path, size: tupl
         assert_clean(watched, address)
 
 
+def test_a_search_by_keyboard_stays_after_reloading_and_decides_nothing(browser: "Browser", texts_run: Path) -> None:
+    with served(texts_run) as (address, review):
+        watched = visit(browser, address)
+        page = watched.page
+        page.select_option("#pair", "all")
+        said(page, "120 examples")
+        page.locator(".tile").first.focus()
+        press(page, "/")
+        page.keyboard.type("Note: OUT")
+        press(page, "Enter")
+        said(page, "40 examples")
+        assert page.evaluate("document.activeElement.id") == "search"
+        page.reload()
+        page.wait_for_selector("body[data-ready]")
+        assert page.input_value("#search") == "Note: OUT"
+        assert page.locator("#place").inner_text().endswith("of 40")
+        page.fill("#search", "akrs")
+        press(page, "Enter")
+        said(page, "0 examples")
+        assert page.locator("#message").is_visible()
+        page.fill("#search", "20240107")
+        press(page, "Enter")
+        said(page, "1 example")
+        press(page, "Escape", "k")
+        done(page, 1)
+        assert not review.decisions.states[:6].any()
+        assert decision_about(review, 6).state is State.KEPT
+        assert_clean(watched, address)
+
+
 def test_a_quality_is_written_as_in_the_report(browser: "Browser", run: Path) -> None:
     told = {
         None: "unknown", 0: "<1 %", 3e-7: "<1 %", 0.0099: "<1 %", 0.01: "1 %", 0.125: "13 %", 0.286: "29 %",

@@ -1,9 +1,13 @@
 """Texts of examples: what the page gets of them."""
 
 from pathlib import Path
+from typing import Any
 
 from helpers import blobs, quick_train, write_npz
 from reviewing import Client, served
+from unflip.review import Order
+from unflip.review.examples import Filter
+from unflip.review.review import open_review
 
 
 def test_a_tile_gets_the_beginning_and_the_single_view_the_whole(texts_run: Path) -> None:
@@ -19,6 +23,25 @@ def test_a_tile_gets_the_beginning_and_the_single_view_the_whole(texts_run: Path
         assert detail["whole_text"] == tiles[21]["text"]
         assert detail["values"] == [["day", "2024-01-22"], ["number", 20240122.0], ["note", "out"]]
         assert all(one["text"] for group in detail["neighbors"] for one in group["examples"] if one["index"] != 4)
+
+
+def test_search_finds_texts_columns_and_names_within_every_filter_and_order(texts_run: Path) -> None:
+    with open_review(texts_run, reviewer="a") as review:
+        examples, states = review.examples, review.decisions.states
+
+        def found(text: str, **other: Any) -> list[int]:
+            return sorted(examples.page(Filter(text=text, **other), states, count=200).indices)
+
+        wanted = [i for i in range(120) if "courier" in "".join(piece for piece, _ in review.detail(i)["pieces"])]
+        assert found("COURIER") == wanted
+        assert found(" note: out") == list(range(0, 120, 3))
+        assert found("20240107") == [6]
+        assert found("onerror=document") == [i for i in range(0, 120, 3) if i != 4]
+        assert found(".*") == found("nothing like this") == []
+        assert found("courier", differs=True) == [i for i in wanted if examples.mask(Filter(differs=True), states)[i]]
+        sampled = examples.page(Filter(text="courier"), states, count=200, order=Order.SAMPLE).indices
+        assert sorted(sampled) == [i for i in wanted if i in examples.sample.order]
+        assert review.progress(Filter(text="20240107"))["here"]["open"] == 1
 
 
 def test_rows_of_numbers_have_no_text(tmp_path: Path) -> None:

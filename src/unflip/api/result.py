@@ -1,4 +1,4 @@
-"""Result: a finished run as Python code and notebooks see it, and how a run is opened."""
+"""Result: a finished run as Python code and notebooks see it, and how a run is opened; Scores without a run."""
 
 from dataclasses import dataclass, field
 from html import escape
@@ -12,11 +12,12 @@ from unflip.api.apply import Applied, apply, labels_for
 from unflip.api.report import report
 from unflip.api.review import review
 from unflip.data.arrays import Array
-from unflip.data.memory import InMemory, as_frame
-from unflip.report.run_report import open_views
+from unflip.data.memory import InMemory, as_frame, new_labels
+from unflip.data.rewrite import NewLabels
+from unflip.report.run_report import Views, open_views
 from unflip.review.review import finished_run
 from unflip.runs.folder import Run
-from unflip.runs.labels import in_turns, list_issues, names_of, wrong_so_far
+from unflip.runs.labels import LabelSummary, list_issues, rank_labels
 
 _SHOWN = 10  # issues that a notebook shows
 
@@ -40,7 +41,7 @@ class Result(Run):
         ``suggested_label``, ``label_quality``, ``score`` and ``reason``. The frame is of the kind that the data came
         in; otherwise of pandas where it is installed, else an Arrow table.
         """
-        return as_frame(list_issues(self.labels(), self.other_issues()), self.memory)
+        return as_frame(list_issues(self._own_labels(), self.other_issues()), self.memory)
 
     @property
     def ranked(self) -> Any:
@@ -49,22 +50,23 @@ class Result(Run):
         A row has ``index``, ``given_label``, ``suggested_label``, ``label_quality``, ``is_label_issue`` and
         ``wrong_so_far``, the expected number of wrong labels up to this row.
         """
-        table = self.labels()
-        order = in_turns(table["log_odds"].to_numpy(), table["given_label"].to_numpy())
-        columns = {
-            "index": table["index"],
-            "given_label": names_of(table, "given_label"),
-            "suggested_label": names_of(table, "suggested_label"),
-            "label_quality": table["label_quality"],
-            "is_label_issue": table["is_label_issue"],
-        }
-        ranked = pa.table(columns).take(order)
-        so_far = wrong_so_far(np.nan_to_num(ranked["label_quality"].to_numpy(), nan=1.0))
-        return as_frame(ranked.append_column("wrong_so_far", pa.array(so_far)), self.memory)
+        return as_frame(rank_labels(self._own_labels()), self.memory)
+
+    def _own_labels(self) -> pa.Table:
+        """Return the label table, with the names of classes as they came, if they came beside the data."""
+        table, memory = self.labels(), self.memory
+        if memory is None or memory.labels is None:
+            return table
+        given, keep = table["given_label"].to_numpy(), np.ones(len(table), bool)
+        for name in ("given_label", "suggested_label"):
+            own = new_labels(memory, NewLabels(given, table[name].to_numpy(), keep), self.class_names)
+            table = table.drop_columns([f"{name}_name"] if f"{name}_name" in table.column_names else [])
+            table = table.append_column(f"{name}_name", pa.array(own))
+        return table
 
     def summary(self) -> str:
         """Return how many labels are wrong, which issues there are, and where the run is."""
-        lines = [f"{self.result['data']}: {self.label_summary}"]
+        lines = [f"{self.result['data']}: {self.label_summary}" if self.memory is None else str(self.label_summary)]
         others = self.result["other_issues"] or {}
         lines += [f"  {name.replace('_', ' ')}: {count:,}" for name, count in others.items() if count]
         return "\n".join([*lines, f"Run: {self.folder}"])
@@ -111,20 +113,56 @@ class Result(Run):
         return report([self.folder], None if path is None else Path(path), force=force)
 
     def _repr_html_(self) -> str:
-        table, views = list_issues(self.labels(), self.other_issues()), open_views(self, None)
-        shown = table.slice(0, _SHOWN)
-        names = [name for name in shown.column_names if name != "index"]
-        rows = []
-        for row in shown.to_pylist():
-            picture, text = (None, None) if row["index"] is None else (views.picture(row["index"]), None)
-            if picture is None and row["index"] is not None:
-                text = views.text(row["index"])
-            view = f'<img src="{picture}" height="64" alt="">' if picture else escape(text or "")
-            cells = "".join(f"<td>{escape(_cell(row[name]))}</td>" for name in names)
-            rows.append(f"<tr><td>{view}</td>{cells}</tr>")
-        head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in ("", *names))
-        more = f"<p>{len(table) - len(shown):,} more: <code>.issues</code></p>" if len(table) > len(shown) else ""
-        return f"<pre>{escape(self.summary())}</pre><table><tr>{head}</tr>{''.join(rows)}</table>{more}"
+        return _as_html(self.summary(), list_issues(self._own_labels(), self.other_issues()), open_views(self, None))
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Labels scored by the probabilities of a model of your own: no run, and no data to show.
+
+    Attributes:
+        table: a row for each label, in order; see ``unflip.runs.labels.label_table``.
+        label_summary: how many labels are wrong or doubtful.
+        memory: the probabilities.
+    """
+
+    table: pa.Table = field(repr=False)
+    label_summary: LabelSummary
+    memory: InMemory = field(repr=False, compare=False)
+
+    @property
+    def issues(self) -> Any:
+        """The label issues; see `Result.issues`."""
+        return as_frame(list_issues(self.table, None), self.memory)
+
+    @property
+    def ranked(self) -> Any:
+        """All labels, lowest quality first; see `Result.ranked`."""
+        return as_frame(rank_labels(self.table), self.memory)
+
+    def summary(self) -> str:
+        """Return how many labels are wrong."""
+        return str(self.label_summary)
+
+    def _repr_html_(self) -> str:
+        return _as_html(self.summary(), list_issues(self.table, None), None)
+
+
+def _as_html(summary: str, table: pa.Table, views: Views | None) -> str:
+    """Return a summary and the first issues as HTML, with their images or texts."""
+    shown = table.slice(0, _SHOWN)
+    names = [name for name in shown.column_names if name != "index"]
+    rows = []
+    for row in shown.to_pylist():
+        view = ""
+        if views is not None and row["index"] is not None:
+            picture = views.picture(row["index"])
+            view = f'<img src="{picture}" height="64" alt="">' if picture else escape(views.text(row["index"]) or "")
+        cells = "".join(f"<td>{escape(_cell(row[name]))}</td>" for name in names)
+        rows.append(f"<tr><td>{view}</td>{cells}</tr>")
+    head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in ("", *names))
+    more = f"<p>{len(table) - len(shown):,} more: <code>.issues</code></p>" if len(table) > len(shown) else ""
+    return f"<pre>{escape(summary)}</pre><table><tr>{head}</tr>{''.join(rows)}</table>{more}"
 
 
 def _cell(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
@@ -30,6 +32,7 @@ _TILE, _CELL = 8, 120  # columns on a tile, and characters of each
 _LONG = 40  # a cell of this many characters is a text, if the columns of texts are unknown
 _EXACT = 2**53  # integers up to this are exact as floats
 _FIRST = 100  # rows that are looked at to find out what a file holds
+_ODD_NUMBER = re.compile(rb'[\n,"](?:0\d|[+-]?\d{1,3}\.\d{3}(?:[\r\n,"]|$))')  # possibly a code or in a local form
 _LARGEST_BLOCK = 2**31 - 1  # bytes that pyarrow can parse at once
 
 
@@ -100,14 +103,17 @@ def read_table(path: Path, what: str, as_text: Collection[str] | None = None) ->
 
 
 def _read_csv(content: bytes, header: Sequence[str], strings: Collection[str], what: str) -> pa.Table:
-    """Parse a .csv: in a single column a blank line is an empty cell, otherwise blank lines are skipped and counted."""
+    """Parse a .csv: in a single column a blank line is an empty cell, otherwise blank lines are skipped and counted.
 
-    def parse(*, skip_blank: bool) -> pa.Table:
+    Numbers with leading zeros, and those that may have a separator of thousands, remain strings, as they are written.
+    """
+
+    def parse(*, skip_blank: bool, texts: Collection[str] = strings) -> pa.Table:
         return pa.csv.read_csv(
             pa.BufferReader(content),
             pa.csv.ReadOptions(block_size=_block_size(len(content))),
             pa.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=skip_blank),
-            pa.csv.ConvertOptions(column_types=dict.fromkeys(strings, pa.string())),
+            pa.csv.ConvertOptions(column_types=dict.fromkeys(texts, pa.string())),
         )
 
     table = parse(skip_blank=len(header) != 1)
@@ -118,7 +124,19 @@ def _read_csv(content: bytes, header: Sequence[str], strings: Collection[str], w
     if doubled and (blank := len(parse(skip_blank=False)) - len(table)):
         text = f"{what}: {blank} blank lines are skipped, and not counted in the numbers of rows"
         warnings.warn(text, UnflipWarning, stacklevel=4)
+    if _ODD_NUMBER.search(content):
+        numbers = [i for i, kind in enumerate(table.schema.types) if types.is_integer(kind) or types.is_floating(kind)]
+        written = parse(skip_blank=len(header) != 1, texts=table.column_names)
+        for place in (place for place in numbers if _is_odd(written.column(place))):
+            table = table.set_column(place, table.column_names[place], written.column(place))
     return table
+
+
+def _is_odd(cells: pa.ChunkedArray) -> bool:
+    """Whether one of the numbers has leading zeros, or all may have a separator of thousands: `1.234`."""
+    cells = cells.filter(pc.match_substring_regex(cells, r"\d"))
+    padded, grouped = (pc.match_substring_regex(cells, text) for text in (r"^0\d+$", r"^[+-]?\d{1,3}\.\d{3}$"))
+    return bool(pc.any(padded).as_py() or pc.all(grouped, min_count=1).as_py())
 
 
 def without_views(table: pa.Table) -> pa.Table:
@@ -259,6 +277,11 @@ class Rows:
             if text is None or name != text[0]
         )
         return list(islice(((name, value) for name, value in shown if value.strip()), _TILE))
+
+    @property
+    def named(self) -> bool:
+        """Whether the columns have names."""
+        return bool(self._names)
 
     def words(self, index: int) -> str:
         """Return an example as text: a line ``name: value`` for each column, or the value of a single column."""

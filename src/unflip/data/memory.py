@@ -348,6 +348,8 @@ def as_table(X: Any, *, always: bool = False) -> Table | None:  # noqa: N803 - s
 
     A data frame of numbers without gaps is used as it is, unless it is ``always`` to be encoded.
     """
+    if type(X).__name__ == "LazyFrame":
+        raise ValueError("X: a LazyFrame of polars; give its .collect()")
     if hasattr(X, "with_format"):
         X = hugging_face_table(X)
     if isinstance(X, pa.RecordBatch):

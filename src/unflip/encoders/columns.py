@@ -10,7 +10,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -110,12 +110,14 @@ class Measured(Column):
         scale: their standard deviation (``scale_``); 1 for a boolean.
         fill: value imputed for an empty cell: the median, or the more frequent of 0 and 1.
         gaps: whether the training cells had gaps; if so, a second feature is 1 where a cell is empty.
+        form: how strings are read, see :mod:`unflip.encoders.reading`; empty for plain numbers and dates.
     """
 
     center: float
     scale: float
     fill: float
     gaps: bool
+    form: str = ""
 
     @property
     def width(self) -> int:
@@ -124,7 +126,7 @@ class Measured(Column):
 
     def encode(self, cells: pa.Array, track: Track) -> tuple[Array, Counter[str]]:
         """Standardize and impute in float64; values beyond the range of float32 are clipped."""
-        values = np.clip(reading.to_floats(cells, self.kind, self.name), -_FLOAT32_MAX, _FLOAT32_MAX)
+        values = np.clip(reading.to_floats(cells, self.kind, self.name, self.form), -_FLOAT32_MAX, _FLOAT32_MAX)
         empty = np.isnan(values)
         values = (np.where(empty, self.fill, values) - self.center) / self.scale
         features = np.column_stack([values, empty] if self.gaps else [values])
@@ -226,34 +228,38 @@ def fit_column(name: str, column: pa.ChunkedArray, choice: str | None, text_enco
     kind = reading.kind_of(cells.type, name)
     if choice == "categorical":
         return _fit_category(name, cells, declared=True)
-    if choice == "text_column" or (kind == "text" and choice is None and _are_texts(cells)):
+    if choice == "text_column":
         return _fit_text(name, cells, text_encoder)
-    if kind == "text":
-        values = cells.unique()
-        parsed = next((kind for kind in ("number", "date", "time") if reading.can_parse(values, kind)), None)
-        if parsed is None and choice is None:
-            return _fit_category(name, cells, declared=False)
-        kind = parsed or "number"
-    return _fit_measured(name, cells, kind, declared=choice == "numeric")
+    found = reading.find_reading(cells) if kind == "text" else reading.Reading(kind)
+    if choice is None and reading.are_codes(cells, found, name):
+        codes = _fit_category(name, cells, declared=False)
+        return replace(codes, why=f"codes, not numbers; {codes.why}")
+    if found is None and choice is None:
+        if _are_texts(cells):
+            return _fit_text(name, cells, text_encoder)
+        _warn_of_mixed_cells(name, cells.unique().drop_null())
+        return _fit_category(name, cells, declared=False)
+    return _fit_measured(name, cells, found or reading.Reading("number"), declared=choice == "numeric")
 
 
 def _dropped(name: str, why: str) -> Column:
     return Column(name, "dropped", why)
 
 
-def _fit_measured(name: str, cells: pa.Array, kind: str, *, declared: bool) -> Column:
+def _fit_measured(name: str, cells: pa.Array, found: reading.Reading, *, declared: bool) -> Column:
     """Fit a column of numbers; ``declared`` ones are never taken for booleans or identifiers."""
     from sklearn.preprocessing import StandardScaler
 
-    values = reading.to_floats(cells, kind, name)
+    kind, form, example = found
+    values = reading.to_floats(cells, kind, name, form)
     filled = values[~np.isnan(values)]
     gaps = len(values) - len(filled)
     if not len(filled):
         return _dropped(name, "all cells are empty")
     low, high = float(filled.min()), float(filled.max())
     if low == high and not gaps:
-        return _dropped(name, f"always {_format(low, kind)}")
-    if kind == "number" and not declared:
+        return _dropped(name, f"always {reading.format_value(low, kind)}")
+    if kind == "number" and not declared and not form:
         if bool(((filled == 0) | (filled == 1)).all()):
             fill = float(2 * filled.sum() > len(filled))
             why = f"{count_of(gaps, 'empty cell')} filled with {fill:.0f}" if gaps else "only 0 and 1"
@@ -263,10 +269,12 @@ def _fit_measured(name: str, cells: pa.Array, kind: str, *, declared: bool) -> C
     clipped = np.clip(filled, -_FLOAT32_MAX, _FLOAT32_MAX)
     scaler = StandardScaler().fit(clipped[:, None])
     median = float(np.clip(np.median(clipped), low, high))
-    why = f"{_format(low, kind)} to {_format(high, kind)}"
+    why = f"{reading.format_value(low, kind)} to {reading.format_value(high, kind)}"
     if gaps:
-        why = f"{count_of(gaps, 'empty cell')} filled with the median, {_format(median, kind)}"
-    return Measured(name, kind, why, float(scaler.mean_[0]), float(scaler.scale_[0]), fill=median, gaps=gaps > 0)
+        why = f"{count_of(gaps, 'empty cell')} filled with the median, {reading.format_value(median, kind)}"
+    why += f"; {example}" if example else ""
+    center, scale = float(scaler.mean_[0]), float(scaler.scale_[0])
+    return Measured(name, kind, why, center, scale, fill=median, gaps=gaps > 0, form=form)
 
 
 def _identifier(name: str, values: Array, low: float, high: float) -> str | None:
@@ -295,8 +303,6 @@ def _fit_category(name: str, cells: pa.Array, *, declared: bool) -> Column:
         return _dropped(name, "all cells are empty")
     if distinct == 1 and not gaps:
         return _dropped(name, f"always {shorten(names[0])}")
-    if not declared:
-        _warn_of_local_numbers(name, list(counts))
     minimum = max(2, min(10, filled // 100), filled // 10_000)  # 2 of up to 200 cells, then 1 %, at most 10, but 0.01 %
     for min_frequency in (minimum, 1) if declared else (minimum,):
         encoder = OneHotEncoder(min_frequency=min_frequency, max_categories=_MAX_CATEGORIES + 1).fit(names[:, None])
@@ -316,11 +322,11 @@ def _fit_category(name: str, cells: pa.Array, *, declared: bool) -> Column:
     return Category(name, "category", why, values=values, rare=rare[0] if rare else None, gaps=gaps > 0)
 
 
-def _warn_of_local_numbers(name: str, values: list[str]) -> None:
-    """Warn if most of the values are numbers or dates in a local format, such as ``1.234,5`` or ``31.12.2024``."""
-    share = pc.mean(pc.match_substring_regex(pa.array(values), _LOCAL_NUMBER)).as_py()
-    if share >= 0.5 and len(values) >= 5:
-        advice = f"write them as 1234.5 or 2024-12-31, or use --categorical {name}"
+def _warn_of_mixed_cells(name: str, values: pa.Array) -> None:
+    """Warn if most of the values, but not all, are numbers or dates, or if they are so in several forms."""
+    share = pc.mean(pc.match_substring_regex(values, _LOCAL_NUMBER)).as_py()
+    if len(values) >= 5 and share >= 0.5:
+        advice = f"write them in one form, or use --categorical {name}"
         text = f"column '{name}': {share:.0%} of the values look like numbers or dates; {advice}"
         warnings.warn(text, UnflipWarning, stacklevel=2)
 
@@ -362,10 +368,6 @@ def _filled(cells: pa.Array) -> Array:
 def count_of(number: int, noun: str) -> str:
     """Return a number with a noun, in the plural unless it is one."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _format(value: float, kind: str) -> str:
-    return f"{value:,.6g}" if kind == "number" else reading.format_moment(value, kind)
 
 
 def shorten(text: str, max_chars: int = 20) -> str:

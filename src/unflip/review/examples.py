@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 
 from unflip.compute import derive
 from unflip.data.arrays import Array
+from unflip.data.columns import Rows
 from unflip.data.matching import Keys
 from unflip.errors import InputError, unknown
 from unflip.review import Order
@@ -29,6 +30,7 @@ _SHOWN = (
     "network_prob_suggested", "gaussian_prob_suggested", "n_changes",
 )  # fmt: skip
 _NEIGHBORS = 10  # in which density is measured
+_SEARCHES = 8  # whose results are kept
 _EPS = 1e-6  # keeps divisions finite
 
 
@@ -44,6 +46,7 @@ class Filter(BaseModel, extra="forbid"):
         below: label quality below this.
         state: in this state.
         issue: flagged by this check; in the order of its list.
+        text: with this in the name, the text or the columns of the example, in upper or lower case.
     """
 
     listed: bool = False
@@ -54,6 +57,7 @@ class Filter(BaseModel, extra="forbid"):
     below: float | None = Field(None, gt=0, le=1)
     state: Literal["open", "accepted", "kept", "changed", "removed", "unsure", "decided", "any"] = "any"
     issue: str | None = Field(None, max_length=100)
+    text: str | None = Field(None, max_length=200)
 
 
 class Ranking(NamedTuple):
@@ -82,6 +86,10 @@ class Page(NamedTuple):
 class Examples:
     """The examples of a run and the orders in which they can be reviewed.
 
+    Args:
+        run: the finished run.
+        rows: table cells of its examples, to search in besides their names.
+
     Attributes:
         ids: names of the n examples.
         splits: split of each.
@@ -93,8 +101,10 @@ class Examples:
         features: (n, d), if the run has them.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, rows: Rows | None = None) -> None:
         table = run.labels()
+        self._rows = rows
+        self._containing = lru_cache(_SEARCHES)(self._search)
         self.ids: list[str] = table["id"].to_pylist()
         self.splits: list[str] = table["split"].to_pylist()
         self.columns: dict[str, Array] = {name: table[name].to_numpy() for name in _SHOWN}
@@ -198,7 +208,20 @@ class Examples:
             mask &= np.isin(states, of)
         if selection.issue is not None:
             mask &= self.ranking(Order.LOWEST_QUALITY, selection.issue).ranks >= 0
+        if selection.text:
+            mask &= self._containing(selection.text.strip())
         return mask
+
+    def _search(self, text: str) -> Array:
+        """Return which examples have a text in their name or their columns (n,)."""
+        return np.asarray(compute.match_substring(self._contents, text, ignore_case=True))
+
+    @cached_property
+    def _contents(self) -> pa.Array:
+        """What is searched, on demand: the name of each example, then ``column: value`` line by line."""
+        rows = self._rows if self._rows is not None and self._rows.named else None
+        texts = (name if rows is None else f"{name}\n{rows.words(i)}" for i, name in enumerate(self.ids))
+        return pa.array((text.encode(errors="replace") for text in texts), pa.large_binary()).cast(pa.large_string())
 
     @cached_property
     def pairs(self) -> list[tuple[int, int, int]]:

@@ -183,7 +183,7 @@ def open_review(
     before = (folder / layout.RESULT).stat()
     pictures = run.pictures(data)
     rows = (run.rows(data) if pictures is None else None) or Rows(lambda _: (), 0, None)
-    examples = Examples(run)
+    examples = Examples(run, rows)
     examples.ranking(order)  # before anything is written
     with locked(folder / layout.REVIEW_LOCK, busy="already under review, or being replaced, by another process"):
         if not run.is_finished or not samestat((folder / layout.RESULT).stat(), before):

@@ -211,6 +211,20 @@ def list_issues(table: pa.Table, others: pa.Table | None) -> pa.Table:
     return pa.table(columns)
 
 
+def rank_labels(table: pa.Table) -> pa.Table:
+    """Return all labels, lowest quality first, with the expected number of wrong ones up to each row."""
+    columns = {
+        "index": table["index"],
+        "given_label": names_of(table, "given_label"),
+        "suggested_label": names_of(table, "suggested_label"),
+        "label_quality": table["label_quality"],
+        "is_label_issue": table["is_label_issue"],
+    }
+    ranked = pa.table(columns).take(lowest_quality_first(table))
+    so_far = wrong_so_far(np.nan_to_num(ranked["label_quality"].to_numpy(), nan=1.0))
+    return ranked.append_column("wrong_so_far", pa.array(so_far))
+
+
 def lowest_quality_first(table: pa.Table) -> Array:
     """Return the rows (n,) sorted by quality, unknown ones last; ties alternate between classes."""
     return in_turns(table["log_odds"].to_numpy(), table["given_label"].to_numpy())

@@ -38,11 +38,11 @@ function queue(work) {
 
 // ---- filters and position, kept in the address so that reloading changes nothing
 
-const FILTERS = ["pair", "class", "below", "state", "issue", "order"];
+const FILTERS = ["pair", "class", "below", "state", "issue", "order", "search"];
 
-function asQuery(pair, labelClass, below, state, issue, order) {
+function asQuery(pair, labelClass, below, state, issue, order, search) {
   const [given, suggested] = pair.includes("-") ? pair.split("-") : [null, null];
-  return { listed: pair === "listed" ? true : null, differs: pair === "differs" ? true : null, given, suggested, label_class: labelClass || null, below: below || null, state, issue: issue || null, order: order || null };
+  return { listed: pair === "listed" ? true : null, differs: pair === "differs" ? true : null, given, suggested, label_class: labelClass || null, below: below || null, state, issue: issue || null, order: order || null, text: search.trim() || null };
 }
 
 const query = () => asQuery(...FILTERS.map((name) => byId(name).value));
@@ -59,8 +59,8 @@ function recall() {
   byId("order").value = about.order;
   byId("pair").value = usual();
   for (const name of FILTERS) {
-    const options = [...byId(name).options].map((option) => option.value);
-    if (options.includes(place.get(name))) byId(name).value = place.get(name);
+    const options = byId(name).options; // none where one types
+    if (place.has(name) && (!options || [...options].some((option) => option.value === place.get(name)))) byId(name).value = place.get(name);
   }
   single = place.get("view") === "single";
   const [from, rank] = ["from", "at"].map((name) => Number.parseInt(place.get(name), 10));
@@ -417,6 +417,7 @@ function arrow(event) {
 }
 
 function onKey(event) {
+  if (event.target.id === "search" && event.key === "Escape") queue(() => show());
   if (anyOpen() || event.altKey || event.target.matches("input, select, textarea")) return;
   const native = event.target.matches("button, a") && (event.key === "Enter" || event.key === " ");
   if (native) return;
@@ -427,6 +428,7 @@ function onKey(event) {
   else if (event.key === "Enter") work = () => open(true);
   else if (event.key === "Escape") work = escape;
   else if (event.key === " " && !single) work = () => toggle(at);
+  else if (event.key === "/") work = () => byId("search").select();
   else if (event.key.toLowerCase() === "f") work = () => byId("pair").focus();
   else work = KEYS[event.key.length === 1 ? event.key.toLowerCase() : event.key] ?? arrow(event);
   if (!work) return;
@@ -471,7 +473,7 @@ function connect() {
 }
 
 async function start() {
-  const asked = location.hash.length > 1 ? null : ask(asQuery("listed", "", "", "open", "", ""), {}); // usually the right page, and it saves a round trip
+  const asked = location.hash.length > 1 ? null : ask(asQuery("listed", "", "", "open", "", "", ""), {}); // usually the right page, and it saves a round trip
   asked?.catch(() => null); // errors are reported below
   about = await get("/api/about");
   setClasses(about.classes);

@@ -22,7 +22,7 @@ export function showSingle(example, detail) {
       make("p", { class: "state", "data-state": stateOf(example) },
         stateOf(example) === "open" ? "undecided" : `${decisionText(example.decision)} · ${example.decision.reviewer}, ${ago(example.decision.at)}`),
       probabilities(example, differs),
-      make("p", {}, `Label quality: ${percent(example.label_quality)}`),
+      make("p", { title: "Estimated probability that the given label is correct" }, `Label quality: ${percent(example.label_quality)}`),
       ...issueLines(example).map((line) => make("p", {}, line))),
     make("section", { class: "history" }, make("h3", {}, "Label changes in training"), history(detail?.history)),
     values(detail),
@@ -48,7 +48,7 @@ function probabilities(example, differs) {
   const row = (kind, label, network, gaussian) => make("tr", {}, make("th", { scope: "row" }, make("span", { class: "kind" }, `${kind} `), make("span", { class: differs && kind }, className(label))),
     ...[network, gaussian].map((share) => make("td", {}, share === null ? null : make("meter", { min: 0, max: 1, value: share, "aria-hidden": "true" }), " ", percent(share))));
   return make("table", { class: "probabilities" },
-    make("thead", {}, make("tr", {}, make("td"), make("th", { scope: "col" }, "network"), make("th", { scope: "col" }, "Gaussian"))),
+    make("thead", {}, make("tr", {}, make("td"), make("th", { scope: "col", title: "Class probability by the trained network" }, "network"), make("th", { scope: "col", title: "Class probability by Gaussians that were fitted to the features of each class" }, "Gaussian"))),
     make("tbody", {}, row("given", example.given_label, example.network_prob_given, example.gaussian_prob_given),
       differs ? row("suggested", example.suggested_label, example.network_prob_suggested, example.gaussian_prob_suggested) : null));
 }
