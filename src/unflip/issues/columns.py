@@ -3,6 +3,7 @@
 A slice is a value of a column, a quarter of its numbers, or, without such columns, a cluster of the features.
 """
 
+import warnings
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -10,6 +11,9 @@ import numpy as np
 import pyarrow as pa
 from scipy.stats import hypergeom
 from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils import gen_batches
 
 from unflip.data.arrays import Array
@@ -137,9 +141,8 @@ def _slices(audited: AuditInput) -> Iterator[tuple[Array, list[str]]]:
             edges = np.unique(np.quantile(numbers[filled], np.arange(1, _PARTS) / _PARTS)) if len(filled) else []
             codes = np.full(len(numbers), len(edges) + 1)
             codes[filled] = np.searchsorted(edges, numbers[filled])
-            called = [_range(name, cells, numbers, codes == code) for code in range(len(edges) + 1)] + [
-                f"{name} = empty"
-            ]
+            called = [_range(name, cells, numbers, codes == code) for code in range(len(edges) + 1)]
+            called.append(f"{name} = empty")
         elif kind in ("category", "boolean"):
             encoded = cells.fill_null("empty").dictionary_encode()
             codes = encoded.indices.to_numpy()
@@ -164,16 +167,11 @@ def _clusters(audited: AuditInput, count: int) -> tuple[Array, list[str]]:
     features, total = audited.features, len(audited.table)
     sample = np.unique(np.linspace(0, total - 1, min(total, _SAMPLE)).round().astype(np.int64))
     rows = np.asarray(features[sample], np.float32).reshape(len(sample), -1)
-    spread = rows.std(0)
-    scale = 1 / np.where(spread > 0, spread, 1)
-    means = KMeans(count, n_init=1, random_state=0).fit(rows * scale).cluster_centers_
-    codes, nearest, best = np.empty(total, np.int64), np.zeros(count, np.int64), np.full(count, np.inf)
-    for places in gen_batches(total, _BLOCK):
-        block = np.asarray(features[places], np.float32).reshape(places.stop - places.start, -1) * scale
-        squares = np.square(means).sum(1) - 2 * block @ means.T + np.square(block).sum(1, keepdims=True)
-        codes[places] = squares.argmin(1)
-        closest = squares.argmin(0)
-        better = squares[closest, np.arange(count)] < best
-        best[better], nearest[better] = squares.min(0)[better], places.start + closest[better]
-    ids = audited.table["id"].take(pa.array(nearest)).to_pylist()
+    clusters = make_pipeline(StandardScaler(), KMeans(count, n_init=1, random_state=0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than clusters
+        nearest = clusters.fit_transform(rows).argmin(0)
+    blocks = (np.asarray(features[places], np.float32) for places in gen_batches(total, _BLOCK))
+    codes = np.concatenate([clusters.predict(block.reshape(len(block), -1)) for block in blocks])
+    ids = audited.table["id"].take(pa.array(sample[nearest])).to_pylist()
     return codes, [f"examples like {shorten(str(name), _WIDTH)}" for name in ids]
