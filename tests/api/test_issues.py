@@ -83,7 +83,7 @@ def test_image_quality_uses_the_statistics_recorded_when_embedding(tmp_path: Pat
     content = read_npz(out / "embedded.npz")
     sizes = dict(zip(content["train_ids"].tolist(), content["train_image_stats"].tolist(), strict=True))
     by_name = {Path(name).name: stats for name, stats in sizes.items()}
-    assert by_name["long.png"][2:] == [400, 20]
+    assert by_name["long.png"][3:] == [400, 20]
     assert by_name["gray.png"][:2] == pytest.approx([120 / 255, 0], abs=1e-3)
     again = unflip.clean(out / "embedded.npz", tmp_path / "again", device="cpu", quiet=True)
     assert "image_quality" in set(again.issues["issue"])

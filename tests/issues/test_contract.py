@@ -9,7 +9,7 @@ from issue_inputs import clusters, made, reasons
 from unflip.issues import checks
 from unflip.issues.audit import AuditInput, CheckResult, run_checks
 
-STATS = np.array([0.5, 0.2, 32, 32], np.float32)
+STATS = np.array([0.5, 0.2, 0.3, 32, 32], np.float32)
 
 
 def ordinary() -> AuditInput:

@@ -151,7 +151,7 @@ class CleanPlan:
         except Stopped as stop:
             cached = "the features are cached: " if self.embedding else ""
             raise Stopped(f"stopped; {cached}start again with --force", stop.signal) from stop
-        result = self._find_issues(raw, duplicates)
+        result = self._find_issues(raw, examples, duplicates)
         if is_first_process():
             report_finished(self.run)
         return result
@@ -169,7 +169,9 @@ class CleanPlan:
             raw = duplicates.mark_groups(raw)
         return raw if "leakage" in skip else duplicates.mark_leakage(raw), duplicates
 
-    def _find_issues(self, raw: Dataset, duplicates: DuplicateIndex | None) -> CleanResult:
+    def _find_issues(
+        self, raw: Dataset, examples: Mapping[str, Inputs], duplicates: DuplicateIndex | None
+    ) -> CleanResult:
         """Write the label issues and the other issues."""
         run, table = self.run, self.run.labels()
         of_images = raw.encoding is not None and raw.encoding.encoder == "images"
@@ -177,7 +179,8 @@ class CleanPlan:
         listed = list_label_issues(table, id_name, self.texts)
         write_table(run.own(layout.LABEL_ISSUES), listed)
         label_issues = listed.filter(listed["is_label_issue"])
-        issues = run_checks(AuditInput(table, run.class_names, raw, duplicates), self.audit.skip_check, self.track)
+        audited = AuditInput(table, run.class_names, raw, duplicates, examples)
+        issues = run_checks(audited, self.audit.skip_check, self.track)
         write_table(run.own(layout.ISSUES), issues)
         flagged = Counter(issues.filter(issues["flag"])["issue"].to_pylist())
         counts = {name: flagged[name] for name in checks.names() if name not in self.audit.skip_check}

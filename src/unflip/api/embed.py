@@ -206,7 +206,7 @@ def plan_embedding(
     }
     data = str(Path(options.path).resolve())
     settings = {key: value for key, value in encoding.settings.items() if key != "weights_file"}
-    recipe = json.dumps([encoding.encoder, settings, data, "image_stats"])
+    recipe = json.dumps([encoding.encoder, settings, data, "5 image_stats"])
     sets = _with_states(sets, options, make_reporter(execution.quiet).track)
     digest = _fingerprint(recipe, sets)
     origin = FeatureOrigin(

@@ -90,7 +90,8 @@ def _issues(result: "CleanResult") -> list[str]:
     """Return the number of other issues by kind, and where the list is."""
     counts = Counter(result.issues.filter(result.issues["flag"])["issue"].to_pylist())
     names = {"ambiguous": "ambiguous example", "leakage": "leaked test example", "class_quality": "low-quality class"}
-    names |= {"image_quality": "low-quality image"}
+    names |= {"image_quality": "low-quality image", "column_quality": "low-quality column"}
+    names |= {"slice": "poorly labeled slice"}
     kinds = ", ".join(_plural(count, names.get(name, name.replace("_", " "))) for name, count in counts.items())
     return [f"Other issues: {result.run.folder / 'issues.csv'} ({kinds})"] if counts else []
 

@@ -14,7 +14,7 @@ from unflip.data.files import ImageFiles, ResizeCrop, Skipped
 from unflip.data.sources import JoinedSource, Source, Standardization
 from unflip.errors import InputError
 
-IMAGE_STATS = 4
+IMAGE_STATS = 5
 """The number of statistics of each image."""
 Inputs = Array | ImageFiles | Table
 """Inputs from a loader: rows of numbers or images in arrays, image files, or rows of a table."""
@@ -33,8 +33,8 @@ class Split:
         digests: hashes of the images or texts that features were computed from (n,); equal for equal ones.
         contents: hashes of the examples before they were encoded (n,), the same whatever data they are part of; None
             if they are image files.
-        image_stats: of features of images (n, 4): mean and standard deviation of the brightness, from 0 to 1, width and
-            height of the image.
+        image_stats: of features of images (n, 5): mean and standard deviation of the brightness, from 0 to 1,
+            sharpness, width and height of the image.
         states: of features of images (n,): hashes of the files' paths, sizes and modification times.
         groups: the column or array that `data.groups` names (n,), if the data has it.
         rows: of tables only: the row of each example in its file (n,).

@@ -32,7 +32,6 @@ from unflip.nn.openvino import Encode, compile_backbone
 from unflip.progress import Track, untracked
 
 _SMALL_SIZE = 112  # to which images of at most 64 x 64 pixels are resized
-_BRIGHTNESS_SIZE = 64  # pixels across, about, from which brightness is measured
 _BATCH, _GPU_BATCH = 16, 256  # on a CPU small batches are faster
 
 
@@ -127,12 +126,19 @@ class ImageEncoder(Encoder):
             return FileSource(images, self._normalization, augment=False, workers=workers)
         return ImageSource(images, self._normalization, augment=False)
 
-    def brightness(self, images: Tensor) -> Array:
-        """Return mean and standard deviation of the brightness (b, 2), in [0, 1], of images from :meth:`source`."""
+    def pixel_stats(self, images: Tensor) -> Array:
+        """Return mean and standard deviation of the brightness, in [0, 1], and sharpness (b, 3).
+
+        The sharpness is the variance of the Laplacian, relative to that of the brightness (Pertuz et al. 2013, Analysis
+        of focus measure operators). ``images`` come from :meth:`source`.
+        """
         mean, std = self._normalization.mean, self._normalization.std
-        step = max(1, images.shape[3] // _BRIGHTNESS_SIZE)
-        gray = torch.einsum("bchw,c->bhw", images[:, :, ::step, ::step], std.flatten() / 3).flatten(1) + mean.mean()
-        return (torch.stack([gray.mean(1), gray.std(1, correction=0)], 1) / 255).numpy()
+        gray = (torch.einsum("bchw,c->bhw", images, std.flatten() / 3) + mean.mean()) / 255
+        edge = F.pad(gray[:, None], (1, 1, 1, 1), mode="replicate")[:, 0]
+        around = edge[:, :-2, 1:-1] + edge[:, 2:, 1:-1] + edge[:, 1:-1, :-2] + edge[:, 1:-1, 2:]
+        variance = gray.flatten(1).var(1, correction=0)
+        sharpness = (4 * gray - around).flatten(1).var(1, correction=0) / variance.clamp(min=1e-6)
+        return torch.stack([gray.flatten(1).mean(1), variance.sqrt(), sharpness], 1).numpy()
 
     @torch.inference_mode()
     def encode_batch(self, images: Tensor) -> Array:
@@ -168,7 +174,7 @@ class Embedded(NamedTuple):
     Attributes:
         features: (m, d), of the images that could be read.
         digests: (m,) hashes of their pixels, equal for equal images.
-        image_stats: (m, 4), see :class:`unflip.data.dataset.Split`.
+        image_stats: (m, 5), see :class:`unflip.data.dataset.Split`.
         broken: why the others could not be read, by their index within the part.
     """
 
@@ -187,17 +193,17 @@ def embed_part(
     encoder: ImageEncoder, images: Array | ImageFiles, workers: int | None, advance: Callable[[int], None]
 ) -> Embedded:
     """Embed the images of a part, batch by batch; ``advance`` is called with the number of images after each batch."""
-    features, digests, broken, brightness = [], [], {}, [np.empty((0, 2), np.float32)]
+    features, digests, broken, pixels = [], [], {}, [np.empty((0, 3), np.float32)]
     source = encoder.source(images, workers)
     rows = torch.arange(len(images)).split(encoder.batch_size)
     for batch, (readable, reasons) in zip(rows, read_batches(source, rows), strict=True):
         broken.update(reasons)
         if len(readable):
             digests += [_digest(image) for image in readable.numpy()]
-            brightness.append(encoder.brightness(readable))
+            pixels.append(encoder.pixel_stats(readable))
             features.append(encoder.encode_batch(readable))
         advance(len(batch))
-    stats = np.hstack([np.concatenate(brightness), np.delete(source.sizes, [*broken], axis=0)])
+    stats = np.hstack([np.concatenate(pixels), np.delete(source.sizes, [*broken], axis=0)])
     stacked = np.concatenate(features) if features else np.empty((0, 0), np.float16)
     return Embedded(stacked, np.array(digests, np.uint64), stats, broken)
 

@@ -22,6 +22,7 @@ from unflip.progress import Track, untracked
 
 _MAX_LISTED = 20  # columns in an error message
 _MIN_EXAMPLES = 20  # below which a column may repeat the labels by chance
+_PER_VALUE = 20  # examples, on average, of each value of a column that gives the label away
 _FIRST_ROWS = 1000  # which suffice to tell most columns from labels
 _INFER_ALL = ColumnChoices()
 
@@ -146,21 +147,37 @@ def with_contents(raw: Dataset) -> Dataset:
 
 
 def _warn_of_label_copies(train: Split, encoder: TableEncoder, path: str) -> None:
-    """Warn of columns with exactly one value per class: a model that sees them cannot find label issues."""
+    """Warn of columns of which each value occurs with one class: a model that sees them cannot find label issues."""
     assert isinstance(train.inputs, Table)
-    if train.labels is None or len(train.labels) < _MIN_EXAMPLES:
+    if train.labels is None:
         return
-    num_classes = len(np.unique(train.labels))
+    labels = np.unique(train.labels, return_inverse=True)[1]
     for name in (column.name for column in encoder.columns if column.kind not in ("dropped", "text")):
         column = train.inputs.table[name]
-        if len(column.slice(0, _FIRST_ROWS).unique()) > num_classes:
+        if len(column.slice(0, _FIRST_ROWS).unique()) > max(_FIRST_ROWS // _PER_VALUE, labels.max(initial=0) + 1):
             continue
-        cells = normalize_cells(column)
-        pairs = pa.table({"cell": cells, "label": train.labels}).group_by(["cell", "label"]).aggregate([])
-        if len(pairs) == len(cells.unique()) == num_classes > 1:
-            text = f"{path}: the column '{name}' has one value for each class, so no label contradicts it; "
+        codes = normalize_cells(column).dictionary_encode().indices.fill_null(-1).to_numpy()
+        if gives_label_away(codes, labels):
+            text = f"{path}: each value of the column '{name}' occurs with one class only, so no label contradicts it; "
             text += f"drop it with --ignore {name} if it was derived from the label"
             warnings.warn(text, UnflipWarning, stacklevel=3)
+
+
+def gives_label_away(values: Array, labels: Array) -> bool:
+    """Whether a column (n,), numbers or codes of categories, determines the class (n,) of every example.
+
+    No value occurs with two classes, and there are at most as many values as classes, or a twentieth of the examples;
+    or, of fractions, at most two ranges of values for each class.
+    """
+    classes = len(np.unique(labels))
+    if len(labels) < _MIN_EXAMPLES or classes < 2:
+        return False
+    order = np.argsort(values, kind="stable")
+    new_value, new_class = np.diff(values[order]) != 0, np.diff(labels[order]) != 0
+    if (new_class & ~new_value).any():
+        return False
+    few = 1 + new_value.sum() <= max(classes, len(labels) // _PER_VALUE)
+    return bool(few or (values.dtype.kind == "f" and 1 + new_class.sum() <= 2 * classes))
 
 
 def _encoded(part: Split, encoder: TableEncoder, track: Track) -> Split:

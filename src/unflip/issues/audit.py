@@ -13,15 +13,15 @@ look, and gives a one-line reason. It never changes a label and never sees true 
 """
 
 import logging
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from unflip.data.arrays import Array, Shards
-from unflip.data.dataset import Dataset
+from unflip.data.dataset import Dataset, Inputs
 from unflip.issues import checks
 from unflip.issues.duplicates import DuplicateIndex
 from unflip.progress import Track, untracked
@@ -40,12 +40,14 @@ class AuditInput:
         class_names: by class index.
         data: the training data as feature rows.
         duplicates: near-duplicates, if they were searched for.
+        examples: the examples of each part before they were encoded, where they are known.
     """
 
     table: pa.Table
     class_names: Sequence[str]
     data: Dataset
     duplicates: DuplicateIndex | None = None
+    examples: Mapping[str, Inputs] = field(default_factory=dict)
 
     @property
     def features(self) -> Shards:
@@ -55,10 +57,10 @@ class AuditInput:
 
 
 class CheckResult(NamedTuple):
-    """The result of a check for m examples or classes.
+    """The result of a check for m examples, classes, columns or slices.
 
     Attributes:
-        rows: row of each in the label table (m,); -1 for a class.
+        rows: row of each in the label table (m,); -1 for what is no example.
         scores: severity (m,), from 0 to 1.
         flags: whether each is worth a look (m,).
         reason: maps a position among the m to a one-line reason; called only for those that are listed.

@@ -1,131 +1,126 @@
-"""Outliers: examples that are far from every class, and so are their neighbors."""
+"""Outliers: examples that are unlike all others."""
 
 from typing import Any
 
 import numpy as np
-from scipy.special import expit
 from sklearn.utils import gen_batches
 
-from unflip.data.arrays import Array
+from unflip.data.arrays import Array, Shards
+from unflip.data.dataset import Encoding
+from unflip.encoders.table import columns_of, text_columns
 from unflip.issues.audit import AuditInput, CheckResult, no_issues
-from unflip.runs.labels import peoples_labels
-from unflip.stats.nearest import Rows, all_nearest
+from unflip.stats.nearest import nearest
 
-_NEIGHBORS = 10
-_MIN_SPREAD = 1e-3
+_NEIGHBORS = 50
+_REFERENCE = 5000  # examples among which neighbors are searched
 _MIN_EXAMPLES = 20
-_MIN_CLASS_SIZE = 3  # for a class mean
-_MIN_CLASSES = 3  # the mean of two classes lies between both
+_FAR = 3.4  # standard deviations above the median
+_MIN_SPREAD = 0.05  # of -log similarity: where most examples are equal, others are no outliers
+_MIN_SIMILARITY = 0.02
+_UNITS = 10  # times the median standard deviation: columns that do not share a unit
+_FEW = 8  # columns: no embedding has so few
+_SHRINK, _MAX_WHITENED = 0.3, 1000  # of the covariance, and the columns up to which it is used
 _BLOCK = 4096
 
 
 def find_outliers(audited: AuditInput) -> CheckResult:
-    """Score examples by their distance, and that of their neighbors, to the nearest class mean.
+    """Score examples by their similarity to the 50 nearest others; labels are not used.
 
-    Columns are standardized and rows scaled to unit length, which makes class Gaussians more spherical and more similar
-    (Müller and Hein 2025). Let m_c be the mean of class c under the given labels (under corrected labels, outliers
-    would pull the mean of their nearest class towards them) and
+    With s_i the mean cosine similarity of example i to its nearest neighbors (see :class:`Directions`) and
+    t_i = -log s_i, an example is flagged if t_i exceeds the median of t by more than 3.4 σ. σ is the larger of two
+    estimates from the upper half of t, its quartile / 0.674 and its decile / 1.282, both above the median: equal for
+    Gaussian t. What is above, but at most 10 %, is left out, and median and σ are estimated again until nothing
+    changes. The score is z / (z + 3.4) with z = (t_i - median) / σ. Neighbors are searched among
+    up to 5,000 evenly spaced examples, so that the result does not depend on how many there are.
 
-        D_i^2 = min_c |x_i - m_c|^2 - v_c / n_c,  with x_i excluded from its own class (leave-one-out),
-        s_i = D_i + mean of D_j over the ten nearest neighbors j of i,
-
-    where v_c is the total variance of the n_c examples of the class: v_c / n_c is what estimating the mean adds to a
-    squared distance; without it, every example would be far from small classes. D is thus a Mahalanobis distance with
-    the covariance shrunk to a multiple of the identity. The overall mean has a distance of about 1 from each example,
-    so an example is flagged if s_i > 2: it and its neighbors are nearer to the overall mean than to any class, the idea
-    of relative distances (Ren et al. 2021). With two classes the overall mean lies between both, and nothing is
-    flagged. The score is 1 / (1 + exp((2 - s_i) / q)), with q the interquartile range of s; see docs/audit.md.
-
-    Müller, M., Hein, M. (2025). Mahalanobis++: improving OOD detection via feature normalization. ICML.
-    Ren, J., et al. (2021). A simple fix to Mahalanobis distance for improving near-OOD detection. arXiv:2106.09022.
+    docs/audit.md has how the constants were chosen, and how much is flagged in data without outliers.
     """
-    labels = peoples_labels(audited.table)
-    if len(labels) < _MIN_EXAMPLES:
+    features = audited.features
+    count = len(features)
+    if count < _MIN_EXAMPLES:
         return no_issues()
-    directions = Directions(audited.features)
-    sizes = np.bincount(labels, minlength=len(audited.class_names))
-    known = sizes >= min(_MIN_CLASS_SIZE, sizes.max())
-    distances, classes = nearest_class(directions, labels, known)
-    if not np.isfinite(distances).all():  # each example is the only one of its class
-        return no_issues()
-    near = all_nearest(directions, min(_NEIGHBORS, len(labels) - 1)).indices
-    far = distances + distances[near].mean(1)
-    lower, upper = np.quantile(far, [0.25, 0.75])
-    scores = expit((far - 2) / max(upper - lower, _MIN_SPREAD))
-    below = np.searchsorted(np.sort(far), far) / len(far)
+    reference = np.unique(np.linspace(0, count - 1, min(count, _REFERENCE)).round().astype(np.int64))
+    directions = Directions(features, reference, audited.data.encoding)
+    points, place = directions[reference], np.full(count, -1)
+    place[reference] = np.arange(len(reference))
+    similarity = np.empty(count)
+    for rows in gen_batches(count, _BLOCK):
+        found = nearest(points, directions[rows], min(_NEIGHBORS, len(points) // 4), leave_out=place[rows])
+        similarity[rows] = 1 - np.square(found.distances).mean(1) / 2  # |a - b|² = 2 - 2 cos
+    far, usual = _deviations(-np.log(similarity.clip(min=_MIN_SIMILARITY)))
 
     def reason(at: int) -> str:
-        share = f"{np.floor(1000 * below[at]) / 10:.1f} %"  # never rounded up to 100
-        return f"farther from every class than {share} of the examples; nearest: {audited.class_names[classes[at]]}"
+        return f"its nearest examples have a similarity of {similarity[at]:.2f}; {np.exp(-usual):.2f} is usual"
 
-    return CheckResult(np.arange(len(far)), scores, (far > 2) & (known.sum() >= _MIN_CLASSES), reason)
+    scores = far.clip(min=0) / (far.clip(min=0) + _FAR)
+    return CheckResult(np.arange(count), scores, far > _FAR, reason)
+
+
+def _deviations(values: Array) -> tuple[Array, float]:
+    """Return by how many standard deviations values (n,) exceed the median of the ordinary ones, and this median."""
+    most, limit = np.quantile(values, 0.9), np.inf
+    while True:
+        median, quartile, decile = np.quantile(values[values <= limit], [0.5, 0.75, 0.9])
+        spread = max((quartile - median) / 0.6745, (decile - median) / 1.2816, _MIN_SPREAD)
+        lower = max(median + _FAR * spread, most)
+        if lower >= limit:
+            return (values - median) / spread, float(median)
+        limit = lower
 
 
 class Directions:
-    """Feature rows (n, d) with standardized columns, scaled to unit length, read on demand."""
+    """Feature rows (n, d) as unit vectors, read on demand.
 
-    def __init__(self, features: Rows) -> None:
+    Embeddings of images or texts share a unit: their directions are compared as they are. Columns of a table do not,
+    nor do those of an array with fewer than eight or where one varies more than ten times as much as the median one.
+    They are centered, standardized (unless the table encoder did so) and whitened by the covariance, shrunk by 0.3
+    towards a multiple of the identity; a constant column of half the root mean square length is appended, so that rows
+    far from the center differ, too.
+
+    Args:
+        features: the rows.
+        reference: the rows to estimate mean and covariance from.
+        encoding: how the features were made, if known.
+    """
+
+    def __init__(self, features: Shards, reference: Array, encoding: Encoding | None) -> None:
         self._features = features
-        self.shape = (len(features), int(np.prod(features.shape[1:])))
-        total, squares = np.zeros(self.shape[1]), np.zeros(self.shape[1])
-        first = self._read(slice(0, 1)).mean(0)  # an offset against cancellation: columns may be far from 0
-        for rows in gen_batches(len(features), _BLOCK):
-            block = self._read(rows) - first
-            total += block.sum(0)
-            squares += np.square(block).sum(0)
-        mean = total / len(features)
-        spread = np.sqrt((squares / len(features) - mean**2).clip(min=0))
-        self._mean = first + mean
-        self._scale = np.divide(1, spread, where=spread > 0, out=np.zeros_like(spread)).astype(np.float32)
-
-    def __len__(self) -> int:
-        return self.shape[0]
+        self._center: Array | float = 0.0
+        self._matrix: Array | None = None
+        self._constant = 0.0
+        rows = self._read(reference)
+        spread = rows.std(0)
+        if encoding is None:
+            usual = np.median(spread[spread > 0]) if spread.any() else 0.0
+            encoded, units = False, len(spread) < _FEW or spread.max() > _UNITS * usual
+        else:
+            encoded = units = encoding.encoder == "table" and columns_of(encoding) != text_columns(encoding)
+        if not units:
+            return
+        self._center = rows.mean(0)
+        scale = np.ones_like(spread) if encoded else np.divide(1, spread, where=spread > 0, out=np.zeros_like(spread))
+        self._matrix = (
+            np.diag(scale) if len(scale) > _MAX_WHITENED else _whitening((rows - self._center) * scale, scale)
+        )
+        self._constant = 0.5 * float(np.sqrt(np.square((rows - self._center) @ self._matrix).sum(1).mean()))
 
     def __getitem__(self, rows: Any) -> Array:
-        """Return the rows at a slice or an index array."""
-        block = (self._read(rows) - self._mean).astype(np.float32) * self._scale
+        """Return the unit vectors at a slice or an index array."""
+        block = self._read(rows) - self._center
+        if self._matrix is not None:
+            block = np.column_stack([block @ self._matrix, np.full(len(block), self._constant)])
         lengths = np.linalg.norm(block, axis=1, keepdims=True)
-        scaled: Array = block / np.where(lengths > 0, lengths, 1)
+        scaled: Array = (block / np.where(lengths > 0, lengths, 1)).astype(np.float32)
         return scaled
 
     def _read(self, rows: Any) -> Array:
         block = np.asarray(self._features[rows], np.float64)
-        return block.reshape(len(block), self.shape[1])
+        return block.reshape(len(block), -1)
 
 
-def nearest_class(directions: Directions, labels: Array, known: Array) -> tuple[Array, Array]:
-    """Return the distance of each example to the nearest class mean, and that class, both (n,); see find_outliers.
-
-    Args:
-        directions: the examples (n, d).
-        labels: their classes (n,).
-        known: mask of the classes that are large enough (k,).
-    """
-    counts = np.bincount(labels, minlength=len(known)).astype(float)
-    means, squared = np.zeros((len(known), directions.shape[1])), np.zeros(len(known))
-    for rows in gen_batches(len(labels), _BLOCK):
-        np.add.at(means, labels[rows], directions[rows])
-        np.add.at(squared, labels[rows], np.square(directions[rows]).sum(1))
-    means /= counts.clip(min=1)[:, None]
-    lengths = np.square(means).sum(1)
-    added = np.where(known, _added(squared, counts, lengths), -np.inf)
-    nearest, distances = np.empty(len(labels), np.int64), np.empty(len(labels))
-    for rows in gen_batches(len(labels), _BLOCK):
-        block, own = directions[rows], labels[rows]
-        each, length, products = np.arange(len(own)), np.square(block).sum(1), block @ means.T
-        squares = length[:, None] - 2 * products + lengths - added
-        n, along = counts[own], products[each, own]
-        others = (n - 1).clip(min=1)
-        to_mean = (length - 2 * along + lengths[own]) * (n / others) ** 2
-        without = (n**2 * lengths[own] - 2 * n * along + length) / others**2
-        leave_one_out = to_mean - _added(squared[own] - length, n - 1, without)
-        squares[each, own] = np.where((n > 1) & known[own], leave_one_out, np.inf)
-        nearest[rows] = squares.argmin(1)
-        distances[rows] = np.sqrt(squares[each, nearest[rows]].clip(min=0))
-    return distances, nearest
-
-
-def _added(squared: Array, counts: Array, lengths: Array) -> Array:
-    """Return the variance of a mean, from the sum of squares, the counts, and the squared length of the mean."""
-    added: Array = (squared / counts.clip(min=1) - lengths).clip(min=0) / (counts - 1).clip(min=1)
-    return added
+def _whitening(rows: Array, scale: Array) -> Array:
+    """Return the matrix (d, d) that scales columns and whitens centered, scaled rows (n, d)."""
+    values, vectors = np.linalg.eigh(rows.T @ rows / len(rows))
+    values = (1 - _SHRINK) * values.clip(min=0) + _SHRINK * values.mean()
+    matrix: Array = scale[:, None] * vectors / np.sqrt(values.clip(min=1e-30))
+    return matrix
