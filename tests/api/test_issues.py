@@ -73,13 +73,14 @@ def test_image_quality_uses_the_statistics_recorded_when_embedding(tmp_path: Pat
     PIL.Image.new("RGB", (40, 30), (120, 120, 120)).save(odd / "gray.png")
     write_picture(odd / "long.png", 0, (400, 20))
     write_picture(odd / "tiny.png", 0, (9, 8))
+    PIL.Image.linear_gradient("L").resize((40, 30)).convert("RGB").save(odd / "blurry.png")
     out = tmp_path / "run"
     cleaned = unflip.clean(tmp_path / "photos", out, backbone="tiny", device="cpu", quiet=True)
     flagged = cleaned.issues.to_dict("records")
     found = {
         Path(row["path"]).name: row["reason"].partition(":")[0] for row in flagged if row["issue"] == "image_quality"
     }
-    assert found == {"gray.png": "nearly blank", "long.png": "odd shape", "tiny.png": "tiny"}
+    assert found == {"gray.png": "nearly blank", "long.png": "odd shape", "tiny.png": "tiny", "blurry.png": "blurry"}
     content = read_npz(out / "embedded.npz")
     sizes = dict(zip(content["train_ids"].tolist(), content["train_image_stats"].tolist(), strict=True))
     by_name = {Path(name).name: stats for name, stats in sizes.items()}

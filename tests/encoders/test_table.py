@@ -748,7 +748,7 @@ def test_a_column_that_repeats_the_labels_is_warned_of(tmp_path: Path) -> None:
     table = pa.table(columns | {"label": np.array(["a", "b", "c"])[labels]})
     pa.csv.write_csv(table, tmp_path / "t.csv")
     options = DataOptions(path=str(tmp_path / "t.csv"))
-    with pytest.warns(UnflipWarning, match="the column 'class_number' has one value for each class") as caught:
+    with pytest.warns(UnflipWarning, match="each value of the column 'class_number' occurs with one class") as caught:
         encode_raw(load_raw(options), options)
     assert len(caught) == 1
     labels[5] = 0

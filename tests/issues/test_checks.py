@@ -65,11 +65,11 @@ def test_outliers_are_those_of_a_slow_reference(units: bool) -> None:
     assert 1 <= found.flags[:3].sum() <= found.flags.sum() <= 8
 
 
-@pytest.mark.parametrize("count", [60, 200, 2000, 7000])
+@pytest.mark.parametrize("count", [60, 200, 1500, 6000])
 def test_data_without_outliers_has_hardly_any(count: int) -> None:
     random = np.random.default_rng(0)
     given = np.arange(count) % 3
-    noise = random.standard_normal((count, 200)) + 0.4 * random.standard_normal((3, 200))[given]
+    noise = random.standard_normal((count, 50)) + 0.4 * random.standard_normal((3, 50))[given]
     skewed = np.exp(random.standard_normal((count, 6))) * 10.0 ** np.arange(6)
     diffuse = (random.standard_normal((count, 12)) + 4) * np.where(random.random(count) < 0.2, 1, 0.1)[:, None]
     for features in (noise, skewed, diffuse, random.standard_normal((count, 1)), clusters(count, 3)[0]):

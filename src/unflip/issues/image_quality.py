@@ -34,7 +34,7 @@ def find_poor_images(audited: AuditInput) -> CheckResult:
     detail = np.log(sharpness.clip(min=1e-12))
     usual, lower = np.quantile(detail, [0.5, 0.1])
     blurry = float(np.exp(-_BLURRY * max((usual - lower) / 1.2816, _MIN_SPREAD)))
-    detail = np.where(contrast < _BLANK, 1, np.exp(detail - usual))
+    detail = np.where((contrast < _BLANK) | (shorter < tiny), 1, np.exp(detail - usual))
     tests = [
         ("nearly blank: its brightness varies by {:.3f} of 1", contrast, _below(contrast, _BLANK)),
         ("blurry: {:.2%} of the usual fine detail", detail, _below(detail, blurry)),
