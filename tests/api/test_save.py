@@ -180,7 +180,7 @@ def test_a_run_is_replaced_only_if_told_and_keeps_its_decisions(tmp_path: Path) 
         (pd.DataFrame({"label": NUMBERS}), "labels: no column 'given_label' among label"),
         (three(NUMBERS[:5], NUMBERS[:5]), "labels: 5 rows for 6 examples"),
         (three(NUMBERS[:1], NUMBERS[:1], index=[6]), "labels, row 0: index 6 is not an integer from 0 to 5"),
-        (three([0, 0], [0, 1], index=[2, 2]), "labels, row 1: example 2 is in row 0 already"),
+        (three([0, 0], [0, 1], index=[2, 2]), "labels, row 1: the same example as in row 0; keep one of them"),
         (three([0], [1], id=["a"]), "labels: examples of this data have no id; use the column 'index'"),
         (three([0, 1, 1, 1, 2, 0], NUMBERS), "row 2: given_label 1, but example 2 of the data has 'cat'"),
         (three(NUMBERS, [0, 1, 0, 1, 2, 3]), "'suggested_label', row 5: label 3.0 is not an integer"),

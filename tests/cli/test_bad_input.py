@@ -899,11 +899,10 @@ def test_a_file_that_may_not_be_read_is_one_line(
 
 
 def test_every_command_has_rows() -> None:
-    from unflip.cli.app import app, noise_app
+    from unflip.cli.app import app
     from unflip.cli.paper import paper_app
 
     names = {info.name or (info.callback.__name__ if info.callback else "") for info in app.registered_commands}
-    names |= {f"noise {info.callback.__name__}" for info in noise_app.registered_commands if info.callback}
     names |= {f"paper {info.callback.__name__}" for info in paper_app.registered_commands if info.callback}
     counts = {command: len(rows) for command, rows in BAD.items()}
     assert names <= counts.keys()

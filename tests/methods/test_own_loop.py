@@ -180,7 +180,7 @@ def test_the_quality_of_labels_is_that_of_the_mean_probabilities() -> None:
     assert labels.to_frame()["label_quality"].isna().all()
     fed(labels, epochs)
     probs = torch.stack([logits.softmax(1) for logits in epochs[-3:]]).mean(0)
-    expected = find_label_errors(labels=labels.given.numpy(), pred_probs=probs.numpy()).sort_by("index")
+    expected = find_label_errors(labels=labels.given.numpy(), pred_probs=probs.numpy()).ranked.sort_values("index")
     assert labels.to_frame()["label_quality"].to_numpy() == pytest.approx(
         expected["label_quality"].to_numpy(), rel=1e-4
     )

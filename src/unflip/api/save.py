@@ -17,7 +17,7 @@ from unflip.api.result import Result
 from unflip.data.columns import Columns, read_columns
 from unflip.data.dataset import Dataset
 from unflip.data.labeling import choose_labels
-from unflip.data.labels import LABEL, NAMING, find_examples, numbers_or_names, to_class_numbers
+from unflip.data.labels import LABEL, NAMING, match_rows, numbers_or_names, to_class_numbers
 from unflip.data.loaders import is_built_in, load_raw
 from unflip.data.matching import Keys
 from unflip.data.memory import as_table, take_memory, write_data
@@ -161,10 +161,7 @@ def _find_rows(columns: Columns, keys: Keys) -> Tensor:
     if not naming and count != len(keys.given):
         text = f"{count} rows for {len(keys.given)} examples; name the example of each row in a column 'index'"
         raise InputError(f"labels: {text}, 'path' or 'id'")
-    rows = find_examples(naming, len(keys.given), keys.ids, "labels") if naming else list(range(count))
-    first = {example: row for row, example in reversed([*enumerate(rows)])}
-    if (twice := next((row for row, example in enumerate(rows) if first[example] != row), None)) is not None:
-        raise InputError(f"labels, row {twice}: example {rows[twice]} is in row {first[rows[twice]]} already")
+    rows = match_rows(naming | {LABEL: columns[_GIVEN]}, keys, "labels") if naming else list(range(count))
     return torch.tensor(rows, dtype=torch.long)
 
 

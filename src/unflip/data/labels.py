@@ -81,19 +81,25 @@ def _read_label_csv(path: Path, ids: Sequence[str] | None, count: int | None, wh
     cells = columns["label"]
     if "index" not in columns and (ids is None or name_column(columns) is None):
         return cells
-    rows: dict[int, int] = {}
     keys = Keys(ids, None, np.zeros(count or max(len(cells), len(ids or ())), np.int64), [""])
+    rows = {place: row for row, place in enumerate(match_rows(columns, keys, what))}
+    last = max(rows, default=-1)
+    if missing := [place for place in range(last) if place not in rows]:
+        named = ", ".join(str(place) if ids is None else f"'{ids[place]}'" for place in missing[:_LISTED])
+        raise InputError(f"{what}: no label for {len(missing)} examples such as {named}; every example needs one")
+    return [cells[rows[place]] for place in range(last + 1)]
+
+
+def match_rows(columns: Columns, keys: Keys, what: str) -> list[int]:
+    """Return the example of each row, by the columns that name it; raise InputError if two rows have the same one."""
+    rows: dict[int, int] = {}
     matcher = Matcher(keys)
     for row, wanted in enumerate(_references(columns, keys, what)):
         if (place := matcher.find(wanted)) is None:
             raise InputError(f"{what}, row {row}: no example, or several, called '{wanted.id}'")
         if rows.setdefault(place, row) != row:
             raise InputError(f"{what}, row {row}: the same example as in row {rows[place]}; keep one of them")
-    last = max(rows, default=-1)
-    if missing := [place for place in range(last) if place not in rows]:
-        named = ", ".join(str(place) if ids is None else f"'{ids[place]}'" for place in missing[:_LISTED])
-        raise InputError(f"{what}: no label for {len(missing)} examples such as {named}; every example needs one")
-    return [cells[rows[place]] for place in range(last + 1)]
+    return [*rows]
 
 
 def are_misleading(names: Sequence[str]) -> bool:
