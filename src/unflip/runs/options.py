@@ -59,7 +59,7 @@ class Execution(Options):
     threads: PositiveInt | None = None
     """CPU threads; by default all cores."""
     quiet: bool | None = None
-    """Print errors only; by default, Python shows progress in notebooks."""
+    """Print errors only. By default Python shows progress in notebooks, and nothing elsewhere."""
     checkpoint_minutes: float = Field(10.0, ge=0.0)
     """Minutes between checkpoints within an epoch; 0 saves at every step."""
     keep_checkpoints: PositiveInt = 2
