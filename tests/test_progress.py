@@ -102,5 +102,8 @@ def test_verbose_logs_to_standard_error(features: Path, tmp_path: Path) -> None:
 
 
 def test_a_notebook_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert type(make_reporter(quiet=None)) is Reporter
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     assert isinstance(make_reporter(quiet=False), Bar)
+    assert isinstance(make_reporter(quiet=None), Bar)
+    assert type(make_reporter(quiet=True)) is Reporter

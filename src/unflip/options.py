@@ -12,7 +12,9 @@ from unflip.errors import ConfigError, unknown
 class Options(BaseModel):
     """Options of one part, a section of ``config.toml``: frozen, without unknown keys, documented by docstrings."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, defer_build=True
+    )
 
 
 _Model = TypeVar("_Model", bound=Options)

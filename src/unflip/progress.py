@@ -128,11 +128,15 @@ def is_first_process() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
-def make_reporter(quiet: bool) -> Reporter:
-    """Return the reporter that suits standard output, or a notebook; only the first process shows anything."""
-    if quiet or not is_first_process():
+def make_reporter(quiet: bool | None) -> Reporter:
+    """Return the reporter that suits standard output, or a notebook; only the first process shows anything.
+
+    If ``quiet`` is None, notebooks have progress, and all else is quiet.
+    """
+    in_notebook = Console().is_jupyter
+    if not is_first_process() or (not in_notebook if quiet is None else quiet):
         return Reporter()
-    return Bar() if sys.stdout.isatty() or Console().is_jupyter else Lines()
+    return Bar() if sys.stdout.isatty() or in_notebook else Lines()
 
 
 def duration(seconds: float) -> str:

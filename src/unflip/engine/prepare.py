@@ -32,7 +32,7 @@ FOLDS = 5
 EPOCHS = 10  # per fold; the released generator trains one network for 25 epochs
 
 
-def prepare_data(config: RunConfig, processes: Distributed, data: Dataset, *, quiet: bool = True) -> Dataset:
+def prepare_data(config: RunConfig, processes: Distributed, data: Dataset, *, quiet: bool | None = True) -> Dataset:
     """Corrupt and split the labeled data of a run.
 
     Args:
@@ -53,7 +53,7 @@ def prepare_data(config: RunConfig, processes: Distributed, data: Dataset, *, qu
 
 
 def find_posterior(
-    data: Dataset, noise: NoiseOptions, seed: int, processes: Distributed, *, quiet: bool
+    data: Dataset, noise: NoiseOptions, seed: int, processes: Distributed, *, quiet: bool | None
 ) -> Tensor | None:
     """Return the posteriors (n, k) that a noise recipe needs, read or estimated; None if it needs none.
 

@@ -58,8 +58,8 @@ class Execution(Options):
     """Device: auto (a GPU if available), cpu, cuda or mps."""
     threads: PositiveInt | None = None
     """CPU threads; by default all cores."""
-    quiet: bool = True
-    """Print errors only."""
+    quiet: bool | None = None
+    """Print errors only. By default Python shows progress in notebooks, and nothing elsewhere."""
     checkpoint_minutes: float = Field(10.0, ge=0.0)
     """Minutes between checkpoints within an epoch; 0 saves at every step."""
     keep_checkpoints: PositiveInt = 2
