@@ -33,6 +33,7 @@ from features_trials import run_missing
 
 Array = np.ndarray[Any, Any]
 SEEDS = (2, 3, 4)
+CHECKS = ("unflip", "datalab")
 IMAGES, FOREIGN = 5_000, 250
 CLASSES = {
     "things": "apple orange pear sunflower rose tulip bottle bowl can cup plate chair couch table wardrobe clock "
@@ -179,7 +180,7 @@ def _other_texts(seed: int) -> Problem:
     text = " ".join("\n".join(topics[name] for name in sorted(topics)).split())
     sentences = {line for line in re.findall(r"(?<=[.?] )[A-Z][A-Za-z ,'-]+[.?]", text) if 6 <= len(line.split()) <= 16}
     own = random.choice(len(features), 3_000, replace=False)
-    return _joined(features[own], _texts(random.choice(sorted(sentences), 200, replace=False))[0], encoding)
+    return _joined(features[own], _texts(random.choice(sorted(sentences), 200, replace=False).tolist())[0], encoding)
 
 
 def _photos() -> tuple[Array, Array]:
@@ -296,32 +297,24 @@ def table(lines: list[dict[str, Any]]) -> Iterator[str]:
     yield "| without outliers | examples | flagged | by Datalab |"
     yield "| --- | --- | --- | --- |"
     for row, some in clean.items():
-        shares = (
-            _mean(some, lambda line, name=name: 100 * line[name]["flagged"][1] / line["others"]) for name in CHECKS
-        )
+        shares = [100 * _mean(some, name, lambda found: found["flagged"][1]) / some[0]["others"] for name in CHECKS]
         yield f"| {row} | {some[0]['others']:,} | " + " | ".join(f"{share:.2f} %" for share in shares) + " |"
     yield ""
     heads = ("AUROC", "found at 1 %", "flagged, of them foreign")
     yield "| with foreign examples | foreign | " + " | ".join(f"{head} | Datalab" for head in heads) + " |"
     yield "| --- | --- |" + " --- |" * 6
     for row, some in mixed.items():
-        cells = [f"{_mean(some, lambda line, name=name: line[name]['auroc']):.3f}" for name in CHECKS]
-        cells += [f"{_mean(some, lambda line, name=name: 100 * line[name]['recall']):.0f} %" for name in CHECKS]
+        cells = [f"{_mean(some, name, lambda found: found['auroc']):.3f}" for name in CHECKS]
+        cells += [f"{100 * _mean(some, name, lambda found: found['recall']):.0f} %" for name in CHECKS]
         for name in CHECKS:
-            right = _mean(some, lambda line, name=name: line[name]["flagged"][0])
-            cells.append(f"{_mean(some, lambda line, name=name: sum(line[name]['flagged'])):.0f}, {right:.0f}")
-        yield (
-            f"| {row} | {some[0]['foreign']} of {some[0]['foreign'] + some[0]['others']:,} | "
-            + " | ".join(cells)
-            + " |"
-        )
+            right = _mean(some, name, lambda found: found["flagged"][0])
+            cells.append(f"{_mean(some, name, lambda found: sum(found['flagged'])):.0f}, {right:.0f}")
+        count = f"{some[0]['foreign']} of {some[0]['foreign'] + some[0]['others']:,}"
+        yield f"| {row} | {count} | " + " | ".join(cells) + " |"
 
 
-CHECKS = ("unflip", "datalab")
-
-
-def _mean(lines: list[dict[str, Any]], value: Callable[[dict[str, Any]], float]) -> float:
-    return statistics.mean(map(value, lines))
+def _mean(lines: list[dict[str, Any]], name: str, figure: Callable[[dict[str, Any]], float]) -> float:
+    return statistics.mean(figure(line[name]) for line in lines)
 
 
 def fill(page: str, lines: list[dict[str, Any]]) -> str:

@@ -138,8 +138,7 @@ def _slices(audited: AuditInput) -> Iterator[tuple[Array, list[str]]]:
     for name, kind, cells, numbers in columns:
         if numbers is not None:
             filled = np.flatnonzero(cells.is_valid().to_numpy(zero_copy_only=False))
-            inner = np.arange(1, _PARTS) / _PARTS if len(filled) else np.empty(0)
-            edges = np.unique(np.quantile(numbers[filled], inner))
+            edges = np.unique(np.quantile(numbers[filled], np.arange(1, _PARTS) / _PARTS))
             codes = np.full(len(numbers), len(edges) + 1)
             codes[filled] = np.searchsorted(edges, numbers[filled])
             called = [_range(name, cells, numbers, codes == code) for code in range(len(edges) + 1)]
