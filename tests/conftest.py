@@ -13,11 +13,12 @@ from typing import TypeVar
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from helpers import Outcome, blobs, write_npz
 
-settings.register_profile("unflip", deadline=None)  # machines are shared, so a test's time says nothing
+# machines are shared, so a test's time says nothing
+settings.register_profile("unflip", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unflip")
 
 

@@ -92,6 +92,9 @@ def test_scores_of_a_method_without_its_own(tmp_path: Path, monkeypatch: pytest.
     seen = odds.abs() < 8  # in float32 a probability near 1 says no more
     torch.testing.assert_close(assessment.log_odds[seen], line.apply(odds)[seen], atol=0.02, rtol=0.01)
     assert assessment.log_odds.isnan().tolist() == (initial == 3).tolist()
+    unreviewed = torch.cat([train, trainer.val_rows])
+    unreviewed = unreviewed[~labels.trusted[unreviewed]]
+    torch.testing.assert_close(scores.errors, line.wrong(odds[unreviewed]), atol=0.05, rtol=0.01)
     assert bool(assessment.out_of_sample.all())
     assert assessment.fold.tolist() == [-1] * 150
     by_features = gaussian_log_probs(model.networks[0].eval().encode(inputs).detach(), trainer)
@@ -131,6 +134,9 @@ def test_scores_of_a_method_with_its_own(tmp_path: Path, monkeypatch: pytest.Mon
     odds = own.calibration.apply(trainer.method.odds(probs, labels.initial[val]))
     torch.testing.assert_close(assessment.log_odds[val], odds, atol=1e-3, rtol=1e-3, equal_nan=True)
     torch.testing.assert_close(assessment.log_odds[train], own.calibration.apply(own.odds), equal_nan=True)
+    every = torch.cat([own.odds, trainer.method.odds(probs, labels.initial[val])])
+    kept = ~labels.trusted[torch.cat([train, val])]
+    torch.testing.assert_close(scores.errors, own.calibration.wrong(every[kept]), atol=1e-3, rtol=1e-3)
     assert torch.equal(assessment.suggested, labels.current)
     assert torch.equal(scores.score.nan_to_num(), assessment.log_odds.nan_to_num())
     assert bool(assessment.out_of_sample.all())

@@ -115,8 +115,9 @@ def test_confident_examples_are_relabeled_from_the_given_label_each_time_and_rev
 
 def test_selected_examples_are_visited_after_the_warm_up() -> None:
     labels = torch.arange(12) % CLASSES
-    store, method = LabelStore(labels, CLASSES), make(12, warmup=2)
-    method.selected = torch.arange(12) < 5
+    store, saved, method = LabelStore(labels, CLASSES), make(12), make(12, warmup=2)
+    saved.selected = torch.arange(12) < 5
+    method.load_state_dict(saved.state_dict())
     (first,), (later,) = (method.phases(epoch, Unseen(), store) for epoch in (2, 3))
     assert torch.equal(first.indices, torch.arange(12))
     assert set(later.indices.tolist()) == set(range(5))

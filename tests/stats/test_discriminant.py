@@ -185,7 +185,9 @@ def test_equal_examples_are_one_with_so_many_times_the_weight(times: int) -> Non
         torch.testing.assert_close(got[times * i].exp(), expected, atol=5e-4, rtol=0)
 
 
-def test_a_group_that_was_a_whole_class_leaves_the_others_finite() -> None:
+@pytest.mark.parametrize("small", [64, 2])
+def test_a_group_that_was_a_whole_class_leaves_the_others_finite(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SMALL_GROUP", small)  # a group of eight is small, or large for six features
     features, labels = problem(classes=3, per_class=5)
     groups = torch.where(labels == 1, len(labels), torch.arange(len(labels)))
     fitted = fit(features, labels, 3, shrink=0.01)

@@ -140,11 +140,13 @@ def test_classes_with_fewer_than_two_members_keep_their_last_gaussian_or_are_lef
     assert after.sample(2, torch.Generator())[1].tolist() == [0, 0, 1, 1, 2, 2, 4, 4]
 
 
-def test_no_class_present() -> None:
-    fitted = fit_gaussians(torch.randn(2, 3), torch.tensor([0, 1]), 2)
+@pytest.mark.parametrize("dims", [1, 3])
+def test_no_class_present(dims: int) -> None:
+    fitted = fit_gaussians(torch.randn(2, dims), torch.tensor([0, 1]), 2)
     drawn, labels = fitted.sample(4, torch.Generator())
-    assert drawn.shape == (0, 3)
+    assert drawn.shape == (0, dims)
     assert labels.shape == (0,)
+    assert [factor.shape for factor in fitted.factors] == [(0, dims)] * 2
 
 
 def test_half_precision_is_widened() -> None:

@@ -85,6 +85,8 @@ def test_the_order_of_examples_does_not_matter(order: list[int]) -> None:
 
 def test_nothing_is_wrong_without_labels() -> None:
     assert lapse_rates(torch.empty(0), torch.empty(0, dtype=torch.bool)).tolist() == [0.0] * QUANTILES
+    nothing = torch.empty(0, dtype=torch.long)
+    assert confident_part(nothing, nothing.float(), nothing.float(), nothing, 3) == (0, 0.5, 0, 1, 0, 0, 0)
 
 
 def slow_shares(pairs: list[tuple[int, int]], by_example: list[float], num_classes: int) -> list[float]:

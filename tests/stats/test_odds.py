@@ -94,6 +94,7 @@ def test_what_is_not_known_stays_unknown_and_does_not_count() -> None:
     assert torch.equal(scaling.wrong(odds), scaling.wrong(odds[known]))
     assert scaling.apply(odds).isnan().tolist() == [False, False, True, False]
     assert disputed_fraction(odds, 1.2) == disputed_fraction(odds[known], 1.2)
+    assert disputed_fraction(odds[~known], 1.2) == 0
     assert calibrate(torch.tensor([torch.nan]), 1.5, rates).apply(torch.zeros(1)).tolist() == [0.0]
 
 

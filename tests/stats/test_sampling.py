@@ -126,6 +126,9 @@ def test_the_fit_is_the_posterior_mean(seed: int) -> None:
     assert slope == pytest.approx(expected[0], rel=1e-6)
     assert rates.mean() == pytest.approx(expected[1], abs=0.004)  # 20 values instead of all
     assert (np.diff(rates) >= 0).all()
+    everything_reviewed = fit_review(log_odds[:0], sampled, wrong, weights)
+    assert everything_reviewed[0] == slope
+    assert everything_reviewed[1].tolist() == [0.0] * 20
     scaled = fit_review(log_odds, sampled, wrong, 7 * weights)
     assert scaled[1] == pytest.approx(rates)
     changed = wrong.copy()

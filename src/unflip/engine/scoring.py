@@ -200,7 +200,7 @@ def _unreviewed(trainer: Trainer) -> Tensor:
 def _calibrate(odds: Tensor, top2: Tensor, probs: Tensor, labels: Tensor) -> PlattScaling:
     """Calibrate log-odds (m,) to the lapse rate of labels (m,), given the most likely classes and their probability."""
     slope = fit_slope(odds, torch.ones_like(odds))
-    lapses = lapse_rates(probs.double().logit(eps=1e-9), top2[:, 0] != labels)
+    lapses = lapse_rates(probs.double().logit(), top2[:, 0] != labels)
     return calibrate(odds, slope, lapses)
 
 

@@ -390,7 +390,7 @@ class Unflip(Method):
         unreviewed = ~labels.trusted[self.context.train]
         given = labels.initial[self.context.train]
         top, probs, _ = top_one(network, given)
-        return lapse_rates(probs.double().logit(eps=1e-9)[unreviewed], (top != given)[unreviewed])
+        return lapse_rates(probs.double().logit()[unreviewed], (top != given)[unreviewed])
 
     def _odds(self, given: Tensor) -> Tensor:
         """Return log-odds (m,) that training labels are right, before calibration; NaN for small classes."""

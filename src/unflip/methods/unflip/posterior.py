@@ -63,7 +63,7 @@ def score_labels(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]
     top, top_probs, label_probs = top_one(view, labels)
     part = confident_part(top, top_probs, label_probs, labels, probs.shape[1])
     state = update_posterior(pool([view], stacked.weights), labels, stacked.uniform_noise_rate, known, part)
-    state.lapses = lapse_rates(top_probs.double().logit(eps=1e-9), top != labels)
+    state.lapses = lapse_rates(top_probs.double().logit(), top != labels)
     odds = state.odds(slice(None), labels)
     scaling = state.fit_scaling(odds, labels, torch.ones_like(labels, dtype=torch.bool))
     log_odds = scaling.apply(odds)
@@ -146,7 +146,7 @@ class PosteriorState:
         """Calibrate log-odds (n,) to the estimated noise rate of the labels not reviewed, where ``unreviewed`` (n,)."""
         top, probs, _ = top_one(self.log_probs, labels)
         contradicted = (top != labels)[unreviewed]
-        pooled = lapse_rates(probs.double().logit(eps=1e-9)[unreviewed], contradicted)
+        pooled = lapse_rates(probs.double().logit()[unreviewed], contradicted)
         networks = pooled if self.lapses is None else self.lapses.cpu()
         uniform = self.uniform_noise_rate * (1 - 1 / self.log_probs.shape[1])
         disputed = self._disputed(labels, unreviewed & ~odds.isnan())
