@@ -4,7 +4,7 @@ import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, overload
 
 import numpy as np
 import pyarrow as pa
@@ -275,6 +275,22 @@ def _warn_of_dropped_columns(encoding: Encoding | None) -> None:
 def _with_names(features: Array) -> Table:
     """Return an array (n, columns) with gaps as cells to be encoded."""
     return Table.of_array(features, column_titles(features.shape[1]), "X")
+
+
+@overload
+def find_label_errors(
+    features: Any,
+    labels: ArrayLike,
+    *,
+    out: str | Path | None = None,
+    groups: ArrayLike | None = None,
+    trusted: ArrayLike | None = None,
+    **parameters: Any,
+) -> Result: ...
+
+
+@overload
+def find_label_errors(*, labels: ArrayLike, pred_probs: ArrayLike) -> Scores: ...
 
 
 def find_label_errors(

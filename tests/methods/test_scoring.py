@@ -106,4 +106,4 @@ def test_probabilities_of_ones_own_model_take_the_place_of_features() -> None:
 )
 def test_what_does_not_fit_is_said_in_one_line(arguments: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        find_label_errors(**arguments)  # type: ignore[arg-type]
+        find_label_errors(**arguments)  # type: ignore[call-overload]

@@ -242,7 +242,7 @@ class EmbedPlan:
     sets: Mapping[str, Split]
     cache: "FeatureCache"
     options: DataOptions
-    quiet: bool
+    quiet: bool | None
     encoder: ImageEncoder
 
     @cached_property
