@@ -271,6 +271,7 @@ def test_frames_of_polars_come_back_as_frames_of_polars() -> None:
     frame = polars.DataFrame(Noisy.X.astype(float), schema=list("uvwxyz")).with_columns(label=polars.Series(names))
     features = frame.drop("label")
     found = find_label_errors(features, frame["label"], random_state=0, method="standard", epochs=2)
+    assert isinstance(found, Result)
     (rows, labels), corrected = found.apply(min_confidence=0.5).data, found.labels_for(frame, min_confidence=0.5)
     assert type(found.issues) is type(found.ranked) is type(rows) is polars.DataFrame
     assert labels.tolist() == corrected.tolist() != names.tolist()

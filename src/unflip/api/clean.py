@@ -106,9 +106,10 @@ class CleanPlan:
         encoding = self.raw.encoding if self.embedding is None else self.embedding.origin.encoding
         return restore(encoding).describe() if encoding is not None else []
 
-    def ignored_columns(self) -> list[str]:
-        """Describe the columns of a table that are not used, line by line."""
-        return [line for line in self.details() if " dropped " in line] if self.embedding is None else []
+    def doubtful_columns(self) -> list[str]:
+        """Describe the columns of a table that are not used, or can be read in several ways, line by line."""
+        marks = (" dropped ", "(no cell rules out")
+        return [line for line in self.details() if any(map(line.__contains__, marks))] if self.embedding is None else []
 
     def line(self) -> str:
         """Describe the plan in one line."""

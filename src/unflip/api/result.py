@@ -53,7 +53,7 @@ class Result(Run):
         return as_frame(rank_labels(self._own_labels()), self.memory)
 
     def _own_labels(self) -> pa.Table:
-        """Return the label table, with the names of classes as they came, if they came beside the data."""
+        """Return the label table, with the original class names where labels were separate from the data."""
         table, memory = self.labels(), self.memory
         if memory is None or memory.labels is None:
             return table

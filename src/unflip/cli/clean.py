@@ -50,7 +50,7 @@ def clean(
         print("\n".join([plan.line(), *(f"  {line}" for line in plan.details())]))  # noqa: T201
         return
     if not quiet:
-        print("\n".join([plan.line(), *(f"  {line}" for line in plan.ignored_columns())]), flush=True)  # noqa: T201
+        print("\n".join([plan.line(), *(f"  {line}" for line in plan.doubtful_columns())]), flush=True)  # noqa: T201
     result = plan.execute()
     if not quiet:
         print(summary(result))  # noqa: T201
