@@ -72,10 +72,10 @@ class Directions:
     """Feature rows (n, d) as unit vectors, read on demand.
 
     Embeddings of images or texts share a unit: their directions are compared as they are. Columns of a table do not,
-    nor do those of an array with fewer than eight or where one varies more than ten times as much as the median one.
-    They are centered, standardized (unless the table encoder did so) and whitened by the covariance, shrunk by 0.3
-    towards a multiple of the identity; a constant column of half the root mean square length is appended, so that rows
-    far from the center differ, too.
+    nor do those of an array if there are fewer than eight, if one varies ten times as much as the median one, or if
+    the mean is as far from zero. They are centered, standardized (unless the table encoder did so) and whitened by the
+    covariance, shrunk by 0.3 towards a multiple of the identity; a constant column of half the root mean square length
+    is appended, so that rows far from the center differ, too.
 
     Args:
         features: the rows.
@@ -92,7 +92,8 @@ class Directions:
         spread = rows.std(0)
         if encoding is None:
             usual = np.median(spread[spread > 0]) if spread.any() else 0.0
-            encoded, units = False, len(spread) < _FEW or spread.max() > _UNITS * usual
+            largest = max(spread.max(), np.median(np.abs(rows.mean(0))))
+            encoded, units = False, len(spread) < _FEW or largest > _UNITS * usual
         else:
             encoded = units = encoding.encoder == "table" and columns_of(encoding) != text_columns(encoding)
         if not units:
