@@ -30,7 +30,7 @@ class Scored(Unseen):
 
     def validation(self, network: int = 0) -> tuple[NetworkOutputs, torch.Tensor]:
         given = torch.tensor([0 if self.right > 0 else 1, 0 if self.right > 1 else 1])
-        return NetworkOutputs(torch.zeros(2, 0), torch.tensor([[1.0, 0.0], [1.0, 0.0]])), given
+        return NetworkOutputs(torch.zeros(2, 0), torch.tensor([[1.0, 0.0, 0.0]] * 2)), given
 
 
 @pytest.mark.parametrize(
