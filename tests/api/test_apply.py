@@ -1,8 +1,10 @@
 """From a list of label issues to corrected data, and back: every kind of data, in its own format."""
 
 import csv
+import errno
 import json
 import re
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -406,7 +408,9 @@ class Torchvision:
         self.samples = [(str(path), self.classes.index(path.parent.name)) for path in files]
 
 
-def test_folders_are_linked_or_copied_and_names_stay_unique(tmp_path: Path, cli: Cli) -> None:
+def test_folders_are_linked_or_copied_and_names_stay_unique(
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kind = ImageFolder()
     data = kind.write(tmp_path / "photos")
     (data / TRUTH[4] / "004.png").write_bytes((data / TRUTH[1] / "001.png").read_bytes())  # where 004 should go
@@ -423,10 +427,21 @@ def test_folders_are_linked_or_copied_and_names_stay_unique(tmp_path: Path, cli:
     assert done.code == 0, done.err
     assert not any(path.is_symlink() for path in (tmp_path / "fixed").rglob("*"))
     (tmp_path / "fixed" / "mine.txt").write_text("not yours")
+    before = snapshot(tmp_path)
     done = cli("apply", result.folder, "--out", tmp_path / "fixed", "--force")
     assert done.code == 2
     assert "mine.txt" in done.err
-    assert (tmp_path / "fixed" / "mine.txt").read_text() == "not yours"
+    assert snapshot(tmp_path) == before
+    (tmp_path / "fixed" / "mine.txt").unlink()
+    before = snapshot(tmp_path)
+    monkeypatch.setattr(shutil, "copyfile", full_disk)
+    done = cli("apply", result.folder, "--out", tmp_path / "fixed", "--force", "--copy-files")
+    assert (done.code, done.err) == (2, f"unflip: cannot write {tmp_path / 'fixed'}: No space left on device\n")
+    assert snapshot(tmp_path) == before
+
+
+def full_disk(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_what_cannot_be_applied_is_one_line(run: unflip.Result, tmp_path: Path) -> None:

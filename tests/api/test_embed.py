@@ -204,6 +204,15 @@ def test_ctrl_c_keeps_what_is_done(folder: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(module, "write_npz", write_then_interrupt)
     with pytest.raises(Stopped, match=r"8 of 39 images are done; run the same command again to resume"):
         embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
+    assert [path.suffix for path in (tmp_path / "f.npz.parts").iterdir()] == [".npz"]
+
+    def interrupted(*_: object) -> None:
+        raise Stopped("stopped", signal.SIGINT)
+
+    monkeypatch.setattr(module, "embed_part", interrupted)
+    with pytest.raises(Stopped):
+        embed(folder, tmp_path / "none.npz", backbone="tiny", device="cpu")
+    assert not (tmp_path / "none.npz.parts").exists()
 
 
 def test_a_full_disk_leaves_finished_parts_and_says_so_or_nothing(
@@ -239,9 +248,12 @@ def test_parts_of_other_images_are_not_taken(folder: Path, tmp_path: Path, monke
         with pytest.raises(Crash):
             embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
     write_picture(folder / "train" / "a" / "00.png", 1, (20, 20))
+    damaged = sorted((tmp_path / "f.npz.parts").glob("*.npz"))[1]
+    lost = set(read(damaged)["states"].tolist())
+    damaged.write_bytes(damaged.read_bytes()[:-40])
     tiny_backbone.seen.clear()
     embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
-    assert sum(tiny_backbone.seen) == 1  # that image
+    assert sum(tiny_backbone.seen) - len(lost) in (0, 1)  # those images, and the new one if it was not among them
     tiny_backbone.seen.clear()
     embed(folder, tmp_path / "whole.npz", backbone="tiny", device="cpu")
     one, other = read(tmp_path / "whole.npz"), read(tmp_path / "f.npz")
@@ -348,6 +360,16 @@ def test_a_broken_image_stops_it_and_what_was_computed_is_kept(
     assert (again.reused, again.skipped, again.counts) == (True, made.skipped, made.counts)
     with pytest.raises(RunFolderError, match="--force"):
         embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
+def test_an_image_that_could_not_be_read_is_embedded_when_it_can_be(folder: Path, tmp_path: Path) -> None:
+    (image := folder / "train" / "a" / "00.png").chmod(0)
+    with pytest.raises(InputError, match=r"00\.png: Permission denied; to leave such images out"):
+        embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
+    assert len(embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu", skip_broken=True).skipped) == 1
+    image.chmod(0o644)
+    assert embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu", skip_broken=True, force=True).skipped == ()
 
 
 def test_too_many_broken_images_are_refused_whatever_is_wanted(folder: Path, tmp_path: Path) -> None:

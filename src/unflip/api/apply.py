@@ -25,8 +25,8 @@ from unflip.data.rewrite import (
     MARKER,
     NewLabels,
     by_row,
+    check_all_ours,
     class_numbers,
-    clear_folder,
     new_cells,
     rewrite,
     target_suffixes,
@@ -131,8 +131,7 @@ def _write(
         if folder.is_marked and not force:
             raise ConfigError(f"--out {out}: already holds corrected data; replace it with --force")
         if folder.is_marked:
-            clear_folder(folder)
-            folder.check()
+            check_all_ours(folder)
     moved = rewrite(raw, place, out, new, classes, keep_given_as=chosen.keep_given_as, copy=chosen.copy_files)
     if not suffixes:
         changes = changes.append_column("new_path", pa.array([moved.get(name) for name in changes[1].to_pylist()]))

@@ -4,6 +4,7 @@ Images are embedded in parts of 1,024, which are saved beside the feature file u
 features are in the file or in a part is not embedded again (:class:`FeatureCache`).
 """
 
+import errno
 import json
 import logging
 import os
@@ -358,8 +359,8 @@ class EmbedPlan:
 def _with_states(sets: Mapping[str, Split], options: DataOptions, track: Track) -> dict[str, Split]:
     """Return the splits with a hash per image (n,): of a file's path, size and modification time, or of its pixels.
 
-    Links are followed, so that an image has the same state in a folder of links. A missing file is an error here,
-    before anything is computed, unless broken images are skipped; then its state is 0.
+    Links are followed, so that an image has the same state in a folder of links. A file that is missing or may not be
+    read is an error here, before anything is computed, unless broken images are skipped; then its state is 0.
     """
 
     def states(first: tuple[str, int]) -> Array:
@@ -388,7 +389,7 @@ def _fingerprint(recipe: str, sets: Mapping[str, Split]) -> str:
 
 
 def _file_states(files: ImageFiles, skip_missing: bool) -> Array:
-    """Return a hash per file (n,); 0 for a missing one."""
+    """Return a hash per file (n,); 0 for one that is missing or may not be read."""
     states, root = np.zeros(len(files), np.uint64), os.path.realpath(files.root)
     for index, name in enumerate(files.names):
         path = os.path.join(root, name)  # noqa: PTH118  # a third of a Path's time
@@ -396,6 +397,8 @@ def _file_states(files: ImageFiles, skip_missing: bool) -> Array:
             state = os.lstat(path)
             if stat.S_ISLNK(state.st_mode):
                 path, state = os.path.realpath(path), os.stat(path)  # noqa: PTH116
+            if not os.access(path, os.R_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         except OSError as error:
             if not skip_missing:
                 raise BrokenImageError(files, index, error.strerror or str(error)) from error
@@ -456,8 +459,10 @@ class FeatureCache:
         """Yield ``features``, ``digests`` or ``image_stats`` of images (n,), in pieces."""
         starts = np.cumsum([0, *map(len, self._states)])
         for piece in np.array_split(places, range(PART, len(places), PART)):
-            sources = (np.searchsorted(starts, piece, side="right") - 1).tolist()
-            yield np.stack([self._array(k, what)[row] for k, row in zip(sources, piece - starts[sources], strict=True)])
+            sources = np.searchsorted(starts, piece, side="right") - 1
+            order = sources.argsort(kind="stable")
+            rows = [self._array(k, what)[piece[sources == k] - starts[k]] for k in np.unique(sources).tolist()]
+            yield np.concatenate(rows)[order.argsort()]
 
     def features(self, places: Array) -> Pieces:
         """Return the features of images (n,), read piece by piece."""
@@ -474,7 +479,7 @@ class FeatureCache:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Lock the folder and read it; remove it afterwards, unless the work failed and some parts are finished."""
+        """Lock the folder and read it; remove it afterwards, unless the work ended early with finished parts."""
         with naming_target(self.folder):
             self.folder.mkdir(exist_ok=True)
         with locked(self.folder / LOCK, busy="another process is computing these features"):
@@ -482,18 +487,23 @@ class FeatureCache:
                 with naming_target(self.folder):
                     remove_partial(self.folder)
                 for file in sorted(self.folder.glob(_PART_FILES)):
-                    if file.name.startswith(self._recipe):
-                        self._add_part(file)
-                    else:
-                        file.unlink(missing_ok=True)
+                    with suppress(InputError):  # damaged
+                        if file.name.startswith(self._recipe):
+                            self._add_part(file)
+                            continue
+                    file.unlink(missing_ok=True)
                 yield
+                for file in self.folder.glob(_PART_FILES):
+                    file.unlink(missing_ok=True)
             except (InputError, RunFolderError) as error:
-                if self.done:
-                    kind = InputError if isinstance(error, InputError) else RunFolderError
-                    raise kind(f"{error}; {self.describe()}") from error
-                self._remove()
-                raise
-            self._remove()
+                if not self.done:
+                    raise
+                kind = InputError if isinstance(error, InputError) else RunFolderError
+                raise kind(f"{error}; {self.describe()}") from error
+            finally:
+                with suppress(OSError):  # with parts or other files in it
+                    (self.folder / LOCK).unlink(missing_ok=True)
+                    self.folder.rmdir()
 
     def note_broken(self, states: Array | None, embedded: Embedded) -> None:
         """Remember which images of a part could not be read."""
@@ -513,10 +523,3 @@ class FeatureCache:
         self._states.append(about["states"])
         self.broken |= dict(zip(about["broken"].tolist(), about["reasons"].tolist(), strict=True))
         self.done += len(about["states"]) + len(about["broken"])
-
-    def _remove(self) -> None:
-        with suppress(OSError):  # with other files in it
-            for file in self.folder.glob(_PART_FILES):
-                file.unlink(missing_ok=True)
-            (self.folder / LOCK).unlink(missing_ok=True)
-            self.folder.rmdir()

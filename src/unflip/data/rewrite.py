@@ -98,7 +98,8 @@ def rewrite(
     Args:
         raw: the data, as loaded.
         options: with which it was loaded.
-        out: a new file or, for class folders, a new or empty folder.
+        out: a file or, for class folders, a new or empty folder, or one that an earlier call wrote, which is replaced
+            when everything is written.
         labels: by split.
         classes: the names of the classes.
         keep_given_as: tables and arrays: a further column for the data's own labels.
@@ -312,10 +313,12 @@ def _write_folders(
             for name, target in targets.items():
                 (whole / target).parent.mkdir(parents=True, exist_ok=True)
                 write((path / name).resolve(), whole / target)
+            OwnedFolder(whole, MARKER).record([*targets.values(), CHANGES])
+            if (earlier := OwnedFolder(out, MARKER)).is_marked:
+                _clear(earlier)
             if out.is_dir():
                 out.rmdir()  # it is empty
             whole.replace(out)
-    OwnedFolder(out, MARKER).record([*targets.values(), CHANGES])
     return {name: target for name, target in targets.items() if name != target}
 
 
@@ -348,7 +351,14 @@ def _free_name(name: str, depth: int, is_labeled: bool, label: str, used: set[st
     return found
 
 
-def clear_folder(folder: OwnedFolder) -> None:
+def check_all_ours(folder: OwnedFolder) -> None:
+    """Raise RunFolderError if a folder that an earlier call wrote has other files."""
+    found = {path.relative_to(folder.path).as_posix() for path in folder.path.rglob("*") if not path.is_dir()}
+    if others := sorted(found - {*folder.owned(), folder.marker}):
+        raise RunFolderError(f"--out {folder.path}: holds files that are not ours, such as {others[0]}; move them")
+
+
+def _clear(folder: OwnedFolder) -> None:
     """Remove the files that an earlier call wrote, and the folders that are empty then."""
     for name in [*folder.owned(), folder.marker]:
         (folder.path / name).unlink(missing_ok=True)
