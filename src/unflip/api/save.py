@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from unflip.data.labeling import choose_labels
 from unflip.data.labels import LABEL, NAMING, match_rows, numbers_or_names, to_class_numbers
 from unflip.data.loaders import is_built_in, load_raw
 from unflip.data.matching import Keys
-from unflip.data.memory import as_table, take_memory, write_data
+from unflip.data.memory import as_table, take_memory, written
 from unflip.data.options import DataOptions
 from unflip.errors import InputError
 from unflip.files import write_json
@@ -59,10 +60,10 @@ def save(labels: Any, data: Any, out: str | Path | None = None, *, force: bool =
         options: ``label_column``, ``ignore`` and ``classes``, as for ``clean``.
     """
     memory, run = take_memory(data, options), Run(Path(tempfile.mkdtemp(prefix="unflip-") if out is None else out))
-    with Claim(run, force=force) as claim:
+    with Claim(run, force=force) as claim, ExitStack() as writing:
         if memory is not None:
             claim.hold().begin()
-            data = write_data(memory, run.own(layout.DATA))
+            data = writing.enter_context(written(memory, run.own(layout.DATA)))
         chosen = check_section(DataOptions, options | {"path": str(data)})
         raw, _ = choose_labels(load_raw(chosen), chosen)
         names = raw.class_names
