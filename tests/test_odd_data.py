@@ -13,14 +13,26 @@ from scipy.sparse import coo_array, csr_matrix
 from sklearn.datasets import make_blobs
 
 from helpers import blobs, quick_train, write_npz
-from unflip import UnflipClassifier, clean, corrupt, find_label_errors, predict, save, train
+from unflip import (
+    KnownWrongControls,
+    LabelCorrection,
+    UnflipClassifier,
+    agnostic_mean,
+    clean,
+    corrupt,
+    find_label_errors,
+    predict,
+    save,
+    train,
+)
 from unflip.data import memory
 from unflip.data.arrays import Shards
 from unflip.data.dataset import Dataset, Split
 from unflip.data.labels import read_labels
-from unflip.errors import DivergedError, InputError, UnflipWarning
+from unflip.errors import DivergedError, InputError, UnflipError, UnflipWarning
 from unflip.issues.duplicates import find_duplicates
 from unflip.issues.outlier import Directions
+from unflip.noise import corrupt_labels
 from unflip.runs.labels import names_of
 
 
@@ -377,7 +389,7 @@ def fixed(data: Any, labels: Any = None, **options: Any) -> Any:
     """Return data in memory after a run that suggests class 1 for the first example, whose label is 0."""
     column = options.get("label_column", "label")
     given = np.asarray(labels if labels is not None else data.iloc[:, [*data.columns].index(column)])
-    table = pa.table({"index": [0], "given_label": [str(given[0])], "suggested_label": [str(given[1])]})
+    table = pa.table({"index": [0], "given_label": given[:1], "suggested_label": given[1:2]})
     pair = data if labels is None else (data, labels)
     return save(table, pair, **options).apply(drop="label-issues" if labels is not None else None).data
 
@@ -472,3 +484,23 @@ def test_labels_are_read_whatever_the_format_of_a_data_set() -> None:
     done = save(table, data.with_format("torch", columns=["a"])).apply(keep_given_as="was").data.with_format(None)
     assert [*done["label"]] == [1, *GIVEN[1:]]
     assert [*done["was"]] == GIVEN.tolist()
+
+
+def test_parts_of_a_loop_refuse_what_does_not_fit() -> None:
+    given, rows = torch.arange(6) % 3, torch.arange(6)
+    probs = torch.eye(3)[given]
+    for call, message in (
+        (lambda: LabelCorrection(given, 3).record(rows, torch.randn(6, 5)), r"logits have shape \(6, 5\)"),
+        (lambda: LabelCorrection(given, 3, reviewed=torch.full((6,), 7)), "^reviewed labels: row 0 holds class 7"),
+        (lambda: LabelCorrection(given, 3, reviewed=given[:2]), "^reviewed labels: 2 labels for 6 examples"),
+        (lambda: KnownWrongControls(given, probs - 1), "^probs hold negative numbers"),
+        (lambda: KnownWrongControls(given, probs * torch.nan), "^probs hold negative numbers"),
+        (lambda: agnostic_mean(probs[:, 0]), r"^features have shape \(6,\)"),
+        (lambda: agnostic_mean(probs[:0]), r"^features have shape \(0, 3\)"),
+        (lambda: agnostic_mean(probs * torch.nan), "NaN"),
+    ):
+        with pytest.raises(UnflipError, match=message):
+            call()
+    assert agnostic_mean(probs.numpy()).tolist() == agnostic_mean(probs).tolist()  # type: ignore[arg-type]
+    noisy = [corrupt_labels(given, "pmd:I:0.3", posterior=part) for part in (probs, probs.numpy())]  # type: ignore[arg-type]
+    assert torch.equal(*noisy)

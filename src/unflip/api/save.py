@@ -108,7 +108,8 @@ def _read(labels: Any, keys: Keys, names: Sequence[str] | None) -> _Learned:
     if missing := [name for name in (_GIVEN, target) if name not in columns]:
         raise InputError(f"labels: no column '{missing[0]}' among {', '.join(header)}")
     rows, classes, given = _find_rows(columns, keys), list(keys.class_names[:-1]), torch.from_numpy(keys.given)
-    both = numbers_or_names([str(cell) for name in (_GIVEN, target) for cell in columns[name]], classes)
+    cells = [cell for name in (_GIVEN, target) for cell in columns[name]]
+    both = numbers_or_names([str(int(cell) if isinstance(cell, bool) else cell) for cell in cells], classes)
     own, learned = (
         to_class_numbers(part, len(classes), names, f"labels, '{name}'")
         for name, part in zip((_GIVEN, target), np.split(both, 2), strict=True)
