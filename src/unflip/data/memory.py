@@ -316,7 +316,7 @@ def relabeled(memory: InMemory, new: NewLabels, classes: Sequence[str], keep_giv
             start += len(part)
         return type(data)(fixed)
     labels = new_labels(memory, new, classes)
-    if keep_given_as in map(str, getattr(data, "column_names", getattr(data, "columns", ()))):
+    if keep_given_as in [str(name) for name in getattr(data, "column_names", getattr(data, "columns", ()))]:
         raise InputError(f"keep_given_as: the data has a column '{keep_given_as}'; choose another name")
     if memory.labels is not None:
         kept = [data[row] for row in rows.tolist()] if isinstance(data, list | tuple) else _take(data, rows)
@@ -487,7 +487,7 @@ def check_order(data: Any, labels: Any) -> None:
     if not (hasattr(data, "iloc") and hasattr(labels, "iloc")) or data.index.equals(labels.index):
         return
     if Counter(data.index) == Counter(labels.index):
-        raise ValueError("labels: their index is in another order than that of the data; sort both alike")
+        raise ValueError("labels: their index is in another order than that of the data; sort both by it")
 
 
 def complete_column(column: ArrayLike, name: str) -> Array:
