@@ -13,14 +13,26 @@ from scipy.sparse import coo_array, csr_matrix
 from sklearn.datasets import make_blobs
 
 from helpers import blobs, quick_train, write_npz
-from unflip import UnflipClassifier, corrupt, find_label_errors, predict
+from unflip import (
+    KnownWrongControls,
+    LabelCorrection,
+    UnflipClassifier,
+    agnostic_mean,
+    clean,
+    corrupt,
+    find_label_errors,
+    predict,
+    save,
+    train,
+)
 from unflip.data import memory
 from unflip.data.arrays import Shards
 from unflip.data.dataset import Dataset, Split
 from unflip.data.labels import read_labels
-from unflip.errors import DivergedError, InputError, UnflipWarning
+from unflip.errors import DivergedError, InputError, UnflipError, UnflipWarning
 from unflip.issues.duplicates import find_duplicates
 from unflip.issues.outlier import Directions
+from unflip.noise import corrupt_labels
 from unflip.runs.labels import names_of
 
 
@@ -367,3 +379,128 @@ def test_data_sets_of_hugging_face_stand_for_frames_and_probabilities() -> None:
     y = content["train_labels"]
     probs = {str(c): 0.05 + 0.85 * (y == c) for c in (2, 0, 1)}
     assert not len(find_label_errors(labels=y, pred_probs=datasets.Dataset.from_dict(probs)).issues)
+
+
+ROWS = blobs(train=60)["train"].astype(np.float64)
+GIVEN = np.arange(60) % 3
+
+
+def fixed(data: Any, labels: Any = None, **options: Any) -> Any:
+    """Return data in memory after a run that suggests class 1 for the first example, whose label is 0."""
+    column = options.get("label_column", "label")
+    given = np.asarray(labels if labels is not None else data.iloc[:, [*data.columns].index(column)])
+    table = pa.table({"index": [0], "given_label": given[:1], "suggested_label": given[1:2]})
+    pair = data if labels is None else (data, labels)
+    return save(table, pair, **options).apply(drop="label-issues" if labels is not None else None).data
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint16", "int32", "float32", "bool", "Int8", "category"])
+def test_a_corrected_frame_has_the_type_of_its_labels(kind: str) -> None:
+    pandas = pytest.importorskip("pandas")
+    given = pandas.Series(GIVEN % 2).astype(kind)
+    frame = pandas.DataFrame(ROWS).rename(columns=str).assign(label=given).set_index(np.arange(60)[::-1] // 2)
+    done = fixed(frame)
+    assert done["label"].dtype == given.dtype
+    assert done["label"].tolist() == [given[1], *given[1:]]
+    assert done.index.equals(frame.index)
+
+
+@pytest.mark.parametrize("names", [[0, 1, 2], [("a", 1), ("a", 2), ("label", "")]])
+def test_columns_of_pandas_need_not_be_called_by_strings(names: list[Any]) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(np.column_stack([ROWS[:, :2], GIVEN]))
+    frame.columns = pandas.MultiIndex.from_tuples(names) if isinstance(names[0], tuple) else names
+    done = fixed(frame, label_column=names[2])
+    assert done.columns.equals(frame.columns)
+    assert done.iloc[:, 2].tolist() == [1, *GIVEN[1:]]
+
+
+def test_examples_beside_their_labels_come_back_as_they_were() -> None:
+    datasets = pytest.importorskip("datasets")
+    table = pa.table({"a": ROWS[:, 0], "b": ROWS[:, 1]})
+    batch, data, sparse = table.to_batches()[0], datasets.Dataset(table), coo_array(ROWS)
+    shapes = [(given, fixed(given, GIVEN)) for given in (table, batch, data, sparse, ROWS.astype(object), ROWS > 0)]
+    for given, (rows, labels) in shapes:
+        assert rows.shape == (59, given.shape[1])
+        assert labels.tolist() == GIVEN[1:].tolist()
+        assert given is sparse or isinstance(rows, type(given))
+    assert len(fixed(torch.tensor(ROWS, requires_grad=True), GIVEN)[0]) == 59
+
+
+def test_what_would_be_silently_misplaced_is_refused() -> None:
+    pandas, datasets = pytest.importorskip("pandas"), pytest.importorskip("datasets")
+    frame, y = pandas.DataFrame(ROWS).rename(columns=str), pandas.Series(GIVEN)
+    probs = pandas.DataFrame(np.eye(3)[GIVEN])
+    order, labeled = "^labels: their index is in another order", frame.assign(label=GIVEN)
+    run = save(pa.table({"given_label": GIVEN, "suggested_label": GIVEN}), labeled)
+    parts = datasets.DatasetDict(train=datasets.Dataset.from_pandas(labeled))
+    for call, message in (
+        (lambda: find_label_errors(frame, y[::-1]), order),
+        (lambda: find_label_errors(labels=y[::-1], pred_probs=probs), order),
+        (lambda: find_label_errors(frame.assign(split="val"), y), "^data: column 'split' besides the labels"),
+        (lambda: find_label_errors(frame, y, trusted=[True]), "inconsistent numbers of samples"),
+        (lambda: find_label_errors(frame, [10**20 + i % 3 for i in range(60)]), "^labels: must be all numbers"),
+        (lambda: clean(labeled, ignore="oops"), "^ignore: unknown column 'oops'"),
+        (lambda: run.apply(keep_given_as="0"), "^keep_given_as: the data has a column '0'"),
+        (lambda: run.labels_for(parts), r"^dataset: several splits; give one of them, such as dataset\['train'\]"),
+        (lambda: predict(run, frame), "^data: a DataFrame; write it to a file"),
+        (lambda: clean(parts["train"].select([])), "no row to train on"),
+    ):
+        with pytest.raises((ValueError, InputError), match=message):
+            call()
+
+
+@pytest.mark.parametrize("call", [clean, train])
+def test_data_that_is_refused_leaves_the_earlier_run_as_it_was(call: Any, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(ROWS).rename(columns=str).assign(label=GIVEN)
+    table = pa.table({"given_label": GIVEN, "suggested_label": GIVEN})
+    with pytest.raises(InputError, match="1 class among 60 labels"):
+        call(frame.assign(label=0), tmp_path / "new")
+    assert not (tmp_path / "new" / "data").exists()
+    run = save(table, frame, tmp_path / "run")
+    before = (run.folder / "data" / "data.parquet").read_bytes()
+    with pytest.raises(InputError, match="1 class among 60 labels"):
+        call(frame.assign(label=0), run.folder, force=True)
+    with pytest.raises(InputError, match="no column 'given_label'"):
+        save(table.select([1]), frame[:9], run.folder, force=True)
+    assert (run.folder / "data" / "data.parquet").read_bytes() == before
+    assert not list(run.folder.glob(".unflip-partial-*"))
+
+
+def test_periods_are_dates() -> None:
+    pandas = pytest.importorskip("pandas")
+    days = pandas.period_range("2020", periods=60, freq="D")
+    frame = pandas.DataFrame({"day": days[np.argsort(GIVEN, kind="stable").argsort()], "x": np.sin(np.arange(60))})
+    as_dates = frame.assign(day=frame["day"].dt.to_timestamp())
+    model = UnflipClassifier("standard", epochs=1, random_state=0).fit(frame, GIVEN)
+    np.testing.assert_array_equal(model.predict_proba(frame), model.predict_proba(as_dates))
+
+
+def test_labels_are_read_whatever_the_format_of_a_data_set() -> None:
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_dict({"a": ROWS[:, 0], "b": ROWS[:, 1], "label": GIVEN})
+    table = pa.table({"index": [0], "given_label": [0], "suggested_label": [1]})
+    done = save(table, data.with_format("torch", columns=["a"])).apply(keep_given_as="was").data.with_format(None)
+    assert [*done["label"]] == [1, *GIVEN[1:]]
+    assert [*done["was"]] == GIVEN.tolist()
+
+
+def test_parts_of_a_loop_refuse_what_does_not_fit() -> None:
+    given, rows = torch.arange(6) % 3, torch.arange(6)
+    probs = torch.eye(3)[given]
+    for call, message in (
+        (lambda: LabelCorrection(given, 3).record(rows, torch.randn(6, 5)), r"logits have shape \(6, 5\)"),
+        (lambda: LabelCorrection(given, 3, reviewed=torch.full((6,), 7)), "^reviewed labels: row 0 holds class 7"),
+        (lambda: LabelCorrection(given, 3, reviewed=given[:2]), "^reviewed labels: 2 labels for 6 examples"),
+        (lambda: KnownWrongControls(given, probs - 1), "^probs hold negative numbers"),
+        (lambda: KnownWrongControls(given, probs * torch.nan), "^probs hold negative numbers"),
+        (lambda: agnostic_mean(probs[:, 0]), r"^features have shape \(6,\)"),
+        (lambda: agnostic_mean(probs[:0]), r"^features have shape \(0, 3\)"),
+        (lambda: agnostic_mean(probs * torch.nan), "NaN"),
+    ):
+        with pytest.raises(UnflipError, match=message):
+            call()
+    assert agnostic_mean(probs.numpy()).tolist() == agnostic_mean(probs).tolist()  # type: ignore[arg-type]
+    noisy = [corrupt_labels(given, "pmd:I:0.3", posterior=part) for part in (probs, probs.numpy())]  # type: ignore[arg-type]
+    assert torch.equal(*noisy)

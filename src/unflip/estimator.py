@@ -3,6 +3,7 @@
 import tempfile
 import warnings
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self, overload
 
@@ -23,6 +24,7 @@ from unflip.data.dataset import Dataset, Encoding, Inputs, Split
 from unflip.data.memory import (
     InMemory,
     as_table,
+    check_order,
     column_titles,
     complete_column,
     dense_rows,
@@ -30,7 +32,7 @@ from unflip.data.memory import (
     hugging_face_table,
     plain_column,
     unmasked,
-    write_data,
+    written,
 )
 from unflip.data.sources import ArraySource, check_finite
 from unflip.encoders.base import restore
@@ -332,18 +334,20 @@ def find_label_errors(
     if (features is None) == (pred_probs is None):
         raise ValueError("give either features or pred_probs, the class probabilities of your own model")
     given = plain_column(labels, "labels")
+    check_consistent_length(given, groups, trusted)
     if pred_probs is not None:
         options = {"out": out, "groups": groups, "trusted": trusted} | parameters
         if unused := next((name for name, value in options.items() if value is not None), None):
             raise ValueError(f"{unused}: nothing is trained where pred_probs are given; leave it out")
+        check_order(pred_probs, labels)
         return _score_own(pred_probs, given)
     memory, run = InMemory(features, labels), Run(Path(tempfile.mkdtemp(prefix="unflip-") if out is None else out))
     model, data = UnflipClassifier(**parameters), Tree(path="X, y")
     try:
-        with Claim(run) as claim:
+        with Claim(run) as claim, ExitStack() as writing:
             claim.hold().begin()
             folder = run.own(layout.DATA)
-            data["path"] = str(write_data(memory, folder))
+            data["path"] = str(writing.enter_context(written(memory, folder)))
             if groups is not None:
                 data["groups"] = str(folder / "groups.npy")
                 write_array(Path(data["groups"]), np.unique(complete_column(groups, "groups"), return_inverse=True)[1])

@@ -148,7 +148,7 @@ def test_a_step_says_what_it_lacks_and_which_option_gives_it(recipe: str, needs:
 
 
 def test_inputs_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(InputError, match="9999 labels for 20000 clean ones"):
+    with pytest.raises(InputError, match="9999 labels for 20000 examples"):
         run("sym:0.3", base_labels=CLEAN[:9999])
     with pytest.raises(InputError, match="superclasses of 100 classes; the data have 10"):
         run("asym-cycle:0.3", relations=ClassRelations(superclasses=CIFAR100_SUPERCLASSES))

@@ -148,7 +148,7 @@ def test_bad_labels_are_refused(labels: Tensor, message: str) -> None:
 
 
 def test_labels_of_another_length_are_refused() -> None:
-    with pytest.raises(InputError, match="3 labels for 2 clean ones"):
+    with pytest.raises(InputError, match="3 labels for 2 examples"):
         measure_noise(torch.tensor([0, 1]), torch.tensor([0, 1, 1]), 2)
 
 

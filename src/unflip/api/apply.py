@@ -307,6 +307,8 @@ def labels_for(run: Run, dataset: Any, *, label_column: str | None = None, **opt
         whole = labels_for(run, dataset.dataset, label_column=label_column, **options)
         return whole[np.asarray(dataset.indices)]  # type: ignore[no-any-return]
     fixes, classes = corrections(run, check_section(ApplyOptions, options)), run.class_names
+    if isinstance(dataset, dict):  # a DatasetDict
+        raise InputError(f"dataset: several splits; give one of them, such as dataset['{next(iter(dataset))}']")
     if hasattr(dataset, "tensors"):
         dataset = tuple(tensor.cpu().numpy() for tensor in dataset.tensors[:2])
     if hasattr(dataset, "targets") or hasattr(dataset, "samples"):

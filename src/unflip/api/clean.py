@@ -23,7 +23,7 @@ from unflip.data.files import ImageFiles, Skipped
 from unflip.data.labeling import choose_labels, label_data
 from unflip.data.loaders import load_raw
 from unflip.data.matching import Keys
-from unflip.data.memory import take_memory, write_data
+from unflip.data.memory import take_memory, written
 from unflip.data.options import DataOptions, ImageOptions
 from unflip.encoders.base import restore
 from unflip.encoders.table import encode_raw, text_columns
@@ -279,12 +279,15 @@ def clean(
     """
     memory = take_memory(data, options)
     run = Run(Path(tempfile.mkdtemp(prefix="unflip-") if out is None else out))
-    if memory is not None:
+    chosen = {"method": method, "epochs": epochs, "seed": seed, "force": force, **options}
+    if memory is None:
+        plan_cleaning(data, run.folder, **chosen).execute()
+    else:
         with Claim(run, force=force) as claim:
             claim.hold().begin()
-            data = write_data(memory, run.own(layout.DATA))
-    chosen = {"method": method, "epochs": epochs, "seed": seed}
-    plan_cleaning(data, run.folder, force=force, **chosen, **options).execute()
+            with written(memory, run.own(layout.DATA)) as path:
+                plan = plan_cleaning(path, run.folder, **chosen)
+        plan.execute()
     return Result(run.folder, memory)
 
 

@@ -120,6 +120,8 @@ def read_new(
     weights: str | Path | None = None,
 ) -> NewData:
     """Read new examples as a run's training examples were read; the arguments are those of :func:`predict`."""
+    if not isinstance(data, str | Path):
+        raise InputError(f"data: a {type(data).__name__}; write it to a file, and give its path")
     model = (run if isinstance(run, Run) else Run(Path(run))).model
     if weights is not None:
         model = _with_weights(model, weights)

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from unflip.data.labeling import choose_labels
 from unflip.data.labels import LABEL, NAMING, match_rows, numbers_or_names, to_class_numbers
 from unflip.data.loaders import is_built_in, load_raw
 from unflip.data.matching import Keys
-from unflip.data.memory import as_table, take_memory, write_data
+from unflip.data.memory import as_table, take_memory, written
 from unflip.data.options import DataOptions
 from unflip.errors import InputError
 from unflip.files import write_json
@@ -59,10 +60,10 @@ def save(labels: Any, data: Any, out: str | Path | None = None, *, force: bool =
         options: ``label_column``, ``ignore`` and ``classes``, as for ``clean``.
     """
     memory, run = take_memory(data, options), Run(Path(tempfile.mkdtemp(prefix="unflip-") if out is None else out))
-    with Claim(run, force=force) as claim:
+    with Claim(run, force=force) as claim, ExitStack() as writing:
         if memory is not None:
             claim.hold().begin()
-            data = write_data(memory, run.own(layout.DATA))
+            data = writing.enter_context(written(memory, run.own(layout.DATA)))
         chosen = check_section(DataOptions, options | {"path": str(data)})
         raw, _ = choose_labels(load_raw(chosen), chosen)
         names = raw.class_names
@@ -107,7 +108,8 @@ def _read(labels: Any, keys: Keys, names: Sequence[str] | None) -> _Learned:
     if missing := [name for name in (_GIVEN, target) if name not in columns]:
         raise InputError(f"labels: no column '{missing[0]}' among {', '.join(header)}")
     rows, classes, given = _find_rows(columns, keys), list(keys.class_names[:-1]), torch.from_numpy(keys.given)
-    both = numbers_or_names([str(cell) for name in (_GIVEN, target) for cell in columns[name]], classes)
+    cells = [cell for name in (_GIVEN, target) for cell in columns[name]]
+    both = numbers_or_names([str(int(cell) if isinstance(cell, bool) else cell) for cell in cells], classes)
     own, learned = (
         to_class_numbers(part, len(classes), names, f"labels, '{name}'")
         for name, part in zip((_GIVEN, target), np.split(both, 2), strict=True)

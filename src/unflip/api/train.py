@@ -1,5 +1,6 @@
 """train: train on data with noisy labels."""
 
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from unflip.data.columns import Table
 from unflip.data.dataset import Dataset
 from unflip.data.labeling import choose_labels
 from unflip.data.loaders import check_used, load_raw
-from unflip.data.memory import InMemory, take_memory, write_data
+from unflip.data.memory import InMemory, take_memory, written
 from unflip.data.options import ImageOptions
 from unflip.encoders.columns import ColumnChoices
 from unflip.encoders.table import TableEncoder
@@ -72,20 +73,22 @@ def train(
 def _train(claim: Claim, data: str | Path | InMemory | None, tree: Tree, execution: Execution) -> None:
     """Write data that is not a file, embed images, and train."""
     run = claim.run
-    if isinstance(data, InMemory):
-        claim.hold().begin()
-        data = write_data(data, run.own(layout.DATA))
-    embedding = check_section(EmbeddingOptions, tree.pop("embedding", {}))
-    layers = layers_of(data, tree, read_toml(run.config_path) if claim.resume else None)
-    if claim.resume:
-        train_run(claim, layers.resolve(), execution)
-        return
-    config, raw, plan = plan_training(run, layers, embedding, execution)
-    if plan is not None:
-        claim.hold().begin()
-        run.own(layout.EMBEDDED)
-        raw = plan.run().features
-    train_run(claim, config, execution, data=config.load_data(raw, make_reporter(execution.quiet).track))
+    with ExitStack() as writing:
+        if isinstance(data, InMemory):
+            claim.hold().begin()
+            data = writing.enter_context(written(data, run.own(layout.DATA)))
+        embedding = check_section(EmbeddingOptions, tree.pop("embedding", {}))
+        layers = layers_of(data, tree, read_toml(run.config_path) if claim.resume else None)
+        if claim.resume:
+            train_run(claim, layers.resolve(), execution)
+            return
+        config, raw, plan = plan_training(run, layers, embedding, execution)
+        if plan is not None:
+            claim.hold().begin()
+            run.own(layout.EMBEDDED)
+            raw = plan.run().features
+        prepared = config.load_data(raw, make_reporter(execution.quiet).track)
+    train_run(claim, config, execution, data=prepared)
 
 
 def dry_run(data: str | Path | None, out: str | Path, *, force: bool = False, **options: Any) -> str:

@@ -4,11 +4,14 @@ Neither pandas, polars nor `datasets` is imported: a caller who has their object
 """
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,8 +27,8 @@ from unflip.data.files import is_image, to_upright_rgb
 from unflip.data.labels import LABEL, declare_classes, find_label_column
 from unflip.data.options import DataOptions
 from unflip.data.rewrite import NewLabels, new_cells
-from unflip.errors import InputError, one_line
-from unflip.files import write_atomically, write_json
+from unflip.errors import InputError, one_line, unknown
+from unflip.files import PARTIAL, write_atomically, write_json
 
 _ABOUT = "columns.json"  # beside the data
 _MAX_DENSE = 2**34  # bytes of a sparse matrix in full
@@ -53,14 +56,24 @@ def in_memory(data: Any, label_column: str | None = None) -> InMemory | None:
         return data
     if isinstance(data, tuple) and len(data) == 2:
         return InMemory(*data)
-    return InMemory(data, None, label_column)
+    return InMemory(data, None, None if label_column is None else str(label_column))
 
 
 def take_memory(data: Any, options: dict[str, Any]) -> InMemory | None:
     """Return data in memory, with the options that concern it, which are removed; None for a path."""
     memory = in_memory(data)
     taken = {name: options.pop(name) for name in ("labels", "label_column", "ignore") if memory and name in options}
-    return memory and memory._replace(**taken)
+    if memory is None:
+        return None
+    if taken.get("label_column") is not None:  # columns of pandas may be called by numbers
+        taken["label_column"] = str(taken["label_column"])
+    if ignore := taken.get("ignore"):
+        taken["ignore"] = ignore = [ignore] if isinstance(ignore, str) else [str(name) for name in ignore]
+        header = next(iter(memory.data.values()), ()) if isinstance(memory.data, dict) else memory.data
+        names = [str(name) for name in getattr(header, "column_names", getattr(header, "columns", ()))]
+        if wrong := next((name for name in ignore if name not in names), None):
+            raise InputError(f"ignore: {unknown('column', wrong, names)}")
+    return memory._replace(**taken)
 
 
 def _is_hugging_face(data: Any) -> bool:
@@ -83,7 +96,9 @@ def write_data(memory: InMemory, folder: Path) -> Path:
     """
     try:
         parts, classes = (
-            _hugging_face_parts(memory) if _is_hugging_face(memory.data) else ({"train": _read(memory)}, [])
+            _hugging_face_parts(memory)
+            if _is_hugging_face(memory.data) and memory.labels is None
+            else ({"train": _read(memory)}, [])
         )
     except ValueError as error:
         raise InputError(str(error).replace("X: ", "data: ", 1)) from error
@@ -107,14 +122,31 @@ def write_data(memory: InMemory, folder: Path) -> Path:
     return path
 
 
+@contextmanager
+def written(memory: InMemory, folder: Path) -> Iterator[Path]:
+    """Write data as :func:`write_data`, and use it; after an error, ``folder`` is as it was before."""
+    with TemporaryDirectory(prefix=PARTIAL, dir=folder.parent, ignore_cleanup_errors=True) as aside:
+        before = Path(aside) / folder.name
+        if folder.exists():
+            shutil.copytree(folder, before)
+        try:
+            yield write_data(memory, folder)
+        except Exception:
+            shutil.rmtree(folder, ignore_errors=True)
+            if before.exists():
+                before.rename(folder)
+            raise
+
+
 def _read(memory: InMemory) -> _Part:
-    """Return the examples and labels of data that is not a data set of Hugging Face."""
+    """Return the examples and labels of data that is not a data set of Hugging Face with its own labels."""
     content = _content(memory.data)
     given = None if memory.labels is None else plain_column(memory.labels, "labels")
     if given is None and not isinstance(content, pa.Table):
         raise ValueError("labels: none given; give the label of each example")
     if given is not None and len(given) != len(content):
         raise ValueError(f"labels: {len(given)} labels for {len(content)} examples")
+    check_order(memory.data, memory.labels)
     if not isinstance(content, pa.Table):
         return _Part(content, given)
     if given is None:
@@ -126,7 +158,8 @@ def _read(memory: InMemory) -> _Part:
 def _features(table: pa.Table, memory: InMemory) -> pa.Table:
     """Return a table without ignored columns; its labels are apart."""
     table = table.drop_columns([name for name in memory.ignore if name in table.column_names])
-    if (taken := next((name for name in table.column_names if name.lower() == LABEL), None)) is not None:
+    roles = (LABEL,) if memory.labels is None else (LABEL, "split")  # rows would not be in the order of the labels
+    if (taken := next((name for name in table.column_names if name.lower() in roles), None)) is not None:
         raise InputError(f"data: column '{taken}' besides the labels; rename it, or ignore=['{taken}']")
     return table
 
@@ -137,14 +170,12 @@ def _hugging_face_parts(memory: InMemory) -> tuple[dict[str, _Part], list[str]]:
     A column of images, or else one of vectors, is the example; otherwise all columns are.
     """
     data = memory.data
-    if memory.labels is not None:
-        raise InputError("labels: a data set of Hugging Face has its own; choose the column with label_column")
     if "Iterable" in type(data).__name__:
         raise InputError("data: a streamed data set; load it without streaming")
     named = {str(name): part for name, part in (data if isinstance(data, Mapping) else {"train": data}).items()}
     if other := next((name for name in named if name not in _SPLITS and not name.startswith("test")), None):
         raise InputError(f"data: split '{other}' is not train, validation or test; remove it from the DatasetDict")
-    parts = {_SPLITS.get(name, name): part for name, part in named.items()}
+    parts = {_SPLITS.get(name, name): part.with_format(None) for name, part in named.items()}  # all columns
     if "train" not in parts:
         raise InputError(f"data: no split 'train' among {', '.join(named)}")
     label = label_column_of(memory._replace(data=parts["train"]))
@@ -183,8 +214,7 @@ def _class_names(part: Any, column: str, classes: Sequence[str]) -> Array:
     wrong = next((i for i, cell in enumerate(cells) if cell is None or (names and not 0 <= cell < len(names))), None)
     if wrong is not None:
         raise InputError(f"data, row {wrong}: label {cells[wrong]} is not a class; drop that row")
-    labels: Array = np.asarray(cells)
-    return labels if names is None else np.array(names, np.str_)[labels]
+    return np.asarray(cells) if names is None else np.array(names, np.str_)[np.asarray(cells, np.int64)]
 
 
 def _paths(images: Iterable[Any], folder: Path, inner: str) -> Iterator[str]:
@@ -230,6 +260,9 @@ def _content(data: Any) -> pa.Table | Array | list[Any]:
     if (table := as_table(data, always=True)) is not None:
         return table.table
     rows = np.asarray(dense_rows(unmasked(data)))
+    if rows.dtype.kind in "bO":  # as a frame of several types gives numbers
+        with suppress(TypeError, ValueError):
+            rows = rows.astype(np.float64)
     if rows.ndim < 2 or rows.dtype.kind not in "biuf":
         known = "a data frame, a data set of Hugging Face, numbers (n, columns), texts, images or paths of images"
         raise ValueError(f"data: cannot read a {type(data).__name__}; must be a path, a name, {known}")
@@ -242,12 +275,12 @@ def new_labels(memory: InMemory, new: NewLabels, classes: Sequence[str]) -> Arra
         return new_cells(plain_column(memory.labels, "labels"), new, classes)
     data, column = memory.data, label_column_of(memory)
     if not _is_hugging_face(data):
-        cells = data[column]
+        cells = data.iloc[:, _place(data, column)] if hasattr(data, "iloc") else data[column]
         cells = cells.to_pylist() if isinstance(data, pa.Table | pa.RecordBatch) else list(cells)
         return new_cells(plain_column(cells, "labels"), new, classes)
     names = getattr(data.features[column], "names", None)
     values = [names.index(name) for name in classes] if names else classes
-    return new_cells(np.array(list(data[column])), new, values)
+    return new_cells(np.array(list(data.with_format(None)[column])), new, values)
 
 
 def label_column_of(memory: InMemory) -> str:
@@ -283,6 +316,8 @@ def relabeled(memory: InMemory, new: NewLabels, classes: Sequence[str], keep_giv
             start += len(part)
         return type(data)(fixed)
     labels = new_labels(memory, new, classes)
+    if keep_given_as in [str(name) for name in getattr(data, "column_names", getattr(data, "columns", ()))]:
+        raise InputError(f"keep_given_as: the data has a column '{keep_given_as}'; choose another name")
     if memory.labels is not None:
         kept = [data[row] for row in rows.tolist()] if isinstance(data, list | tuple) else _take(data, rows)
         return kept, labels[rows]
@@ -291,13 +326,15 @@ def relabeled(memory: InMemory, new: NewLabels, classes: Sequence[str], keep_giv
         feature, names = data.features[column], data.column_names
         copy = data.remove_columns([column]).add_column(column, labels.tolist(), feature=feature).select_columns(names)
         if keep_given_as is not None:
-            copy = copy.add_column(keep_given_as, list(data[column]), feature=feature)
+            copy = copy.add_column(keep_given_as, list(data.with_format(None)[column]), feature=feature)
         return copy.select(rows)
     if hasattr(data, "iloc"):
-        copy = data.copy()
-        copy.iloc[new.changed, [*data.columns].index(column)] = labels[new.changed]
+        copy, place = data.copy(), _place(data, column)
+        kind, cells = data.dtypes.iloc[place], labels[new.changed]
+        narrow = isinstance(kind, np.dtype) and kind.kind in "iu"  # which pandas does not fill with int64
+        copy.iloc[new.changed, place] = cells.astype(kind) if narrow else cells
         if keep_given_as is not None:
-            copy[keep_given_as] = data[column]
+            copy[keep_given_as] = data.iloc[:, place]
         return copy.iloc[rows]
     table = pa.table(data if isinstance(data, pa.Table | pa.RecordBatch) else data.to_arrow())
     place = table.column_names.index(column)
@@ -308,11 +345,20 @@ def relabeled(memory: InMemory, new: NewLabels, classes: Sequence[str], keep_giv
     return copy if isinstance(data, pa.Table | pa.RecordBatch) else type(data)(copy)
 
 
+def _place(frame: Any, column: str) -> int:
+    """Return the place of a column in a data frame of pandas, whose names may be other than strings."""
+    return [str(name) for name in frame.columns].index(column)
+
+
 def _take(data: Any, rows: Array) -> Any:
-    """Return rows of a frame, a table or an array."""
+    """Return rows of a frame, a table, a data set of Hugging Face or an array."""
     if hasattr(data, "iloc"):
         return data.iloc[rows]
-    return data.take(pa.array(rows)) if isinstance(data, pa.Table) else data[rows]
+    if _is_hugging_face(data):
+        return data.select(rows)
+    if type(data).__module__.startswith("pyarrow."):
+        return data.take(pa.array(rows))
+    return data.tocsr()[rows] if issparse(data) else data[rows]
 
 
 def as_frame(table: pa.Table, memory: InMemory | None) -> Any:
@@ -391,9 +437,12 @@ def _pandas_table(frame: Any) -> pa.Table:
     if not frame.shape[1]:
         raise ValueError("X: no columns; at least one is needed")
     for place, kind in enumerate(frame.dtypes):
-        if "interval" in str(getattr(getattr(kind, "categories", None), "dtype", kind)):  # as pandas.cut gives them
-            frame = frame.copy(deep=False)
-            frame.isetitem(place, frame.iloc[:, place].astype("string"))
+        own = str(getattr(getattr(kind, "categories", None), "dtype", kind))
+        if own.startswith(("interval", "period")):  # pandas.cut gives intervals
+            frame, column = frame.copy(deep=False), frame.iloc[:, place]
+            frame.isetitem(
+                place, column.dt.to_timestamp() if str(kind).startswith("period") else column.astype("string")
+            )
     names = Counter(map(str, frame.columns))
     if twice := next((name for name, count in names.items() if count > 1), None):
         raise ValueError(f"X: two columns are called '{twice}'; rename one of them")
@@ -409,7 +458,9 @@ def _is_missing(cell: Any) -> bool:
 
 
 def unmasked(values: Any) -> Any:
-    """Return a masked array with NaN where it is masked; anything else as it is."""
+    """Return a masked array with NaN where it is masked, and a tensor without its graph; anything else as it is."""
+    if hasattr(values, "detach"):
+        return values.detach().cpu()
     if not isinstance(values, np.ma.MaskedArray):
         return values
     if not values.mask.any():
@@ -431,6 +482,14 @@ def dense_rows(features: Any) -> Array:
     return np.require(features, requirements="W")
 
 
+def check_order(data: Any, labels: Any) -> None:
+    """Refuse labels of pandas that have the index of the data in another order; rows are matched by position."""
+    if not (hasattr(data, "iloc") and hasattr(labels, "iloc")) or data.index.equals(labels.index):
+        return
+    if Counter(data.index) == Counter(labels.index):
+        raise ValueError("labels: their index is in another order than that of the data; sort both by it")
+
+
 def complete_column(column: ArrayLike, name: str) -> Array:
     """Return labels or groups (n,) as an array; refuse gaps and several types."""
     array: Array = np.asarray(column)
@@ -439,7 +498,7 @@ def complete_column(column: ArrayLike, name: str) -> Array:
         missing = pa.array(array, from_pandas=True).is_null().to_numpy(zero_copy_only=False)
         if isinstance(column, np.ma.MaskedArray):
             missing = missing | np.ma.getmaskarray(column).ravel()
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OverflowError) as error:
         raise ValueError(f"{name}: must be all numbers or all names ({one_line(str(error))})") from error
     if missing.any():
         raise ValueError(f"{name}: example {missing.argmax()} has none; every example needs one")

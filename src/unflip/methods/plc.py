@@ -14,6 +14,7 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
+from unflip.errors import InputError
 from unflip.methods.base import EpochOutputs, LabelStore, Method, Phase, RowTable, TrainContext, storage_dtype
 from unflip.methods.unflip.posterior import score_labels
 from unflip.noise.transition import check_labels
@@ -189,6 +190,9 @@ class LabelCorrection(LabelStore):
         **options: Any,
     ) -> None:
         given = torch.as_tensor(given)
+        if reviewed is not None:
+            reviewed = torch.as_tensor(reviewed).to(given.device)
+            check_labels(reviewed.where(reviewed != -1, 0), num_classes, what="reviewed labels", clean=given)
         super().__init__(check_labels(given, num_classes, what="given labels").to(given.device), num_classes, reviewed)
         rows = torch.arange(len(given), device=given.device)
         self.corrector = Corrector(check_options(RuleOptions, options), rows, schedule)
@@ -203,6 +207,8 @@ class LabelCorrection(LabelStore):
 
     def record(self, index: Tensor, logits: Tensor) -> None:
         """Record the logits (b, k) of the rows ``index`` (b,) in the training pass."""
+        if logits.ndim != 2 or logits.shape[1] != self.num_classes:
+            raise InputError(f"record: logits have shape {tuple(logits.shape)}; expected (b, {self.num_classes})")
         self._recorded.record(index, logits.detach().float().softmax(1))
 
     def step(self) -> int:

@@ -70,7 +70,7 @@ def corrupt_labels(
     >>> corrupt_labels(torch.arange(8) % 2, "sym:0.25", seed=1)
     tensor([0, 1, 0, 1, 0, 1, 0, 0])
     """
-    labels = torch.as_tensor(labels)
+    labels, posterior = torch.as_tensor(labels), None if posterior is None else torch.as_tensor(posterior)
     if num_classes is None:
         num_classes = posterior.shape[1] if posterior is not None else int(labels.max()) + 1 if len(labels) else 0
     noisy = corrupt(parse(recipe), labels, num_classes=num_classes, seed=seed, posterior=posterior, relations=relations)

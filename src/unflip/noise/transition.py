@@ -105,7 +105,7 @@ def check_labels(labels: Tensor, num_classes: int, *, what: str = "labels", clea
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise InputError(f"{what} are {labels.dtype}; expected integer class ids 0 to {num_classes - 1}")
     if clean is not None and len(labels) != len(clean):
-        raise InputError(f"{what}: {len(labels)} labels for {len(clean)} clean ones")
+        raise InputError(f"{what}: {len(labels)} labels for {len(clean)} examples")
     labels = labels.detach().cpu().long()
     outside = (labels < 0) | (labels >= num_classes)
     if outside.any():

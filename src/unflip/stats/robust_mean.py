@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from unflip.errors import InputError
 from unflip.stats.gaussians import NOT_FINITE, NotFiniteError, add_upper, class_indices, class_means
 
 Normalize = Literal["sum", "count"]
@@ -56,7 +57,11 @@ def agnostic_mean(
         normalize: Z is the ``"sum"`` of the weights or, as printed, the ``"count"`` of examples.
         complement: the mean on W is μ_ω (``"weighted"``) or, as printed, the mean of S (``"plain"``).
     """
-    S = features.detach().double()
+    S = torch.as_tensor(features).detach().double()
+    if S.ndim != 2 or not len(S):
+        raise InputError(f"features have shape {tuple(S.shape)}; expected (n, d)")
+    if not bool(S.isfinite().all()):
+        raise NotFiniteError(NOT_FINITE)
     n, d = S.shape
     m = S.quantile(0.5, dim=0)
     if d == 1:

@@ -43,9 +43,11 @@ class KnownWrongControls:
     def __init__(
         self, given: Tensor, probs: Tensor, *, share: float = 0.08, member: int = 0, members: int = 1, seed: int = 0
     ) -> None:
-        given = torch.as_tensor(given)
+        given, probs = torch.as_tensor(given), torch.as_tensor(probs)
         if probs.ndim != 2 or len(probs) != len(given):
             raise InputError(f"probs have shape {tuple(probs.shape)}; expected ({len(given)}, k)")
+        if not bool((probs >= 0).all()):
+            raise InputError("probs hold negative numbers or NaN; expected probabilities, not logits")
         if not 0 < share < 1 or not 0 <= member < members:
             raise ConfigError(f"share = {share}, member = {member}: must be a fraction, and from 0 to {members - 1}")
         self.labels = given.clone()
