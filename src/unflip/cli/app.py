@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -97,6 +98,8 @@ def _rows(kind: str) -> list[tuple[str, str]]:
 def run() -> None:
     """Run the command line; user errors are printed as one line, with exit code 2."""
     _replace_unknown_characters()
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminate)
     warnings.simplefilter("always", UnflipWarning)
     warnings.filterwarnings("ignore", module=r"PIL\.")  # broken images are reported by us
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns where there is no home for its cache
@@ -126,6 +129,12 @@ def run() -> None:
     if code == _INTERRUPTED:  # newer versions of typer return it
         _print_error("stopped")
     _end(code or 0)
+
+
+def _terminate(number: int, frame: object) -> NoReturn:
+    """End the command as Ctrl-C does, so that partial files are removed; a second signal ends it immediately."""
+    signal.signal(number, signal.SIG_DFL)
+    raise Stopped("stopped", number)
 
 
 def _end(code: int) -> NoReturn:
