@@ -98,7 +98,7 @@ def _rows(kind: str) -> list[tuple[str, str]]:
 def run() -> None:
     """Run the command line; user errors are printed as one line, with exit code 2."""
     _replace_unknown_characters()
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    if is_default := signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)
     warnings.simplefilter("always", UnflipWarning)
     warnings.filterwarnings("ignore", module=r"PIL\.")  # broken images are reported by us
@@ -126,6 +126,9 @@ def run() -> None:
         code = _print_error(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except usage_error as error:
         code = _print_error(error.format_message())
+    finally:
+        if is_default:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if code == _INTERRUPTED:  # newer versions of typer return it
         _print_error("stopped")
     _end(code or 0)
