@@ -109,6 +109,9 @@ def test_what_cannot_be_checked_is_one_line(run: unflip.Result, tmp_path: Path) 
         unflip.check(run, data, max_wrong="2 %%")
     with pytest.raises(ConfigError, match="--baseline needs --max-wrong"):
         unflip.check(run, data, baseline=run.folder)
+    with pytest.raises(RunFolderError, match="is an input of the run that would replace it"):
+        unflip.check(run, data, run.folder, force=True)
+    assert (run.folder / "model.safetensors").exists()
     data.write_text(data.read_text().replace(",b,", ",dog,"))
     with pytest.raises(InputError, match="label 'dog' is no class of the run, which are a, b, c"):
         unflip.check(run, data, tmp_path / "out")

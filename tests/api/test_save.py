@@ -167,6 +167,8 @@ def test_a_run_is_replaced_only_if_told_and_keeps_its_decisions(tmp_path: Path) 
         assert Client(address).decide("keep", (2, 0)).status == 200
     with pytest.raises(RunFolderError, match="already contains a run"):
         unflip.save(frame, (ROWS, GIVEN), tmp_path / "run")
+    with pytest.raises(RunFolderError, match=r"labels\.csv: is an input of the run that would replace it"):
+        unflip.save(tmp_path / "run" / "labels.csv", (ROWS, GIVEN), tmp_path / "run", force=True)
     frame["suggested_label"] = [0, 1, 1, 1, 2, 1]
     fixed = unflip.save(frame, (ROWS, GIVEN), tmp_path / "run", force=True).apply().data[1]
     assert fixed.tolist() == ["cat", "dog", "cat", "dog", "owl", "dog"]

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -375,6 +376,18 @@ def test_a_place_where_nothing_can_be_written_is_refused(cli: Cli, features: Pat
 def test_a_folder_without_permission_is_refused(cli: Cli, features: Path, tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     is_one_line_error(cli("train", "--data", features, "--out", tmp_path / "out", *SETTINGS))
+
+
+def test_a_terminated_command_leaves_no_partial_files(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "t.csv").write_text("a,label\n" + "".join(f"{i},{'xy'[i % 2]}\n" for i in range(8)))
+    monkeypatch.setattr(os, "fsync", lambda descriptor: signal.raise_signal(signal.SIGTERM))
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    done = cli("embed", tmp_path / "t.csv", "--out", tmp_path / "f.npz", "--quiet")
+    signal.signal(signal.SIGTERM, before)
+    assert (done.code, done.err) == (143, "unflip: stopped\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
 
 def test_a_full_disk_is_one_line(cli: Cli, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,8 @@ def check(
     column = label_column or trained.own_data().label_column
     new = read_new(trained, data, label_column=column, skip_broken=skip_broken, weights=weights)
     done = Run(Path(tempfile.mkdtemp(prefix="unflip-") if out is None else out))
+    inputs = [trained.folder, *(Path(path) for path in (data, baseline) if path is not None)]
+    done.check_free(resume=False, force=force, inputs=inputs)
     with Claim(done, force=force) as claim:
         parts = [name for name, part in new.raw.parts().items() if name in ("train", "val") and len(part.inputs)]
         if not parts:

@@ -60,6 +60,8 @@ def save(labels: Any, data: Any, out: str | Path | None = None, *, force: bool =
         options: ``label_column``, ``ignore`` and ``classes``, as for ``clean``.
     """
     memory, run = take_memory(data, options), Run(Path(tempfile.mkdtemp(prefix="unflip-") if out is None else out))
+    inputs = [Path(path) for path in (labels, data) if isinstance(path, str | Path)]
+    run.check_free(resume=False, force=force, inputs=inputs)
     with Claim(run, force=force) as claim, ExitStack() as writing:
         if memory is not None:
             claim.hold().begin()

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -97,6 +98,8 @@ def _rows(kind: str) -> list[tuple[str, str]]:
 def run() -> None:
     """Run the command line; user errors are printed as one line, with exit code 2."""
     _replace_unknown_characters()
+    if is_default := signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminate)
     warnings.simplefilter("always", UnflipWarning)
     warnings.filterwarnings("ignore", module=r"PIL\.")  # broken images are reported by us
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns where there is no home for its cache
@@ -123,9 +126,18 @@ def run() -> None:
         code = _print_error(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except usage_error as error:
         code = _print_error(error.format_message())
+    finally:
+        if is_default:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if code == _INTERRUPTED:  # newer versions of typer return it
         _print_error("stopped")
     _end(code or 0)
+
+
+def _terminate(number: int, frame: object) -> NoReturn:
+    """End the command as Ctrl-C does, so that partial files are removed; a second signal ends it immediately."""
+    signal.signal(number, signal.SIG_DFL)
+    raise Stopped("stopped", number)
 
 
 def _end(code: int) -> NoReturn:
