@@ -191,7 +191,7 @@ def test_a_second_forced_run_keeps_the_files_that_came_in_between(cli: Cli, home
         assert (home / "run" / f"my-{turn}.csv").read_text() == "mine"
 
 
-@pytest.mark.parametrize("name", ["labels.npy", "labels.json", "labels.png", "demo.png", "comparison.html", "standard"])
+@pytest.mark.parametrize("name", ["labels.npy", "labels.json", "demo.png", "comparison.html", "standard"])
 def test_the_demo_replaces_only_what_a_demo_wrote(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, features: Path, name: str
 ) -> None:

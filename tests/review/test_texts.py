@@ -32,7 +32,7 @@ def test_search_finds_texts_columns_and_names_within_every_filter_and_order(text
         def found(text: str, **other: Any) -> list[int]:
             return sorted(examples.page(Filter(text=text, **other), states, count=200).indices)
 
-        wanted = [i for i in range(120) if "courier" in "".join(piece for piece, _ in review.detail(i)["pieces"])]
+        wanted = [i for i in range(120) if "courier" in review.detail(i)["text"]]
         assert found("COURIER") == wanted
         assert found(" note: out") == list(range(0, 120, 3))
         assert found("20240107") == [6]

@@ -49,7 +49,7 @@ def save(labels: Any, data: Any, out: str | Path | None = None, *, force: bool =
     The review page, ``apply``, ``report`` and ``export`` work with it as with any run.
 
     Args:
-        labels: ``LabelCorrection.to_frame()``, the table of ``find_label_errors``, or any data frame or file (.csv,
+        labels: ``LabelCorrection.to_frame()``, ``find_label_errors(...).ranked``, or any data frame or file (.csv,
             .parquet, .jsonl) with the columns ``given_label`` and ``suggested_label`` (or ``label``): names of classes,
             or their numbers in the order of the data's classes. ``index``, ``path`` or ``id`` name the example of a
             row; without them, there is one row per example. ``label_quality``, ``reviewed`` and ``out_of_sample`` are

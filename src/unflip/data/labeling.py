@@ -236,7 +236,7 @@ def _number_classes(raw: Dataset, options: DataOptions, what: str) -> Dataset:
     def numbered(labels: Array | None, where: str) -> Array | None:
         return None if labels is None else to_class_numbers(labels, num_classes, names, where).numpy()
 
-    truth, given = numbered(train.truth, "train_labels"), numbered(train.labels, what)
+    given, truth = numbered(train.labels, what), numbered(train.truth, "train_labels")
     if (present := len(np.unique(train.labels))) < 2:
         raise InputError(f"{what}: {present} class among {len(train.labels)} labels; at least two are needed")
     parts = {"train": replace(train, labels=given, truth=truth)}
