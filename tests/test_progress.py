@@ -2,6 +2,7 @@
 
 import io
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -101,9 +102,17 @@ def test_verbose_logs_to_standard_error(features: Path, tmp_path: Path) -> None:
     assert f"{features}: read as 'arrays'" in spawn_python(*command).err
 
 
-def test_a_notebook_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("widgets", [True, False])
+def test_a_notebook_gets_a_bar_where_it_can_show_one(
+    widgets: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert type(make_reporter(quiet=None)) is Reporter
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
-    assert isinstance(make_reporter(quiet=False), Bar)
-    assert isinstance(make_reporter(quiet=None), Bar)
+    if widgets:
+        (tmp_path / "ipywidgets.py").touch()
+        monkeypatch.syspath_prepend(tmp_path)
+    elif find_spec("ipywidgets"):
+        pytest.skip("ipywidgets is installed")
+    kind = Bar if widgets else Lines
+    assert type(make_reporter(quiet=False)) is type(make_reporter(quiet=None)) is kind
     assert type(make_reporter(quiet=True)) is Reporter

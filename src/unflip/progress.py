@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from typing import Any, Protocol, Self, TypeVar
 
 from rich.console import Console
@@ -131,12 +132,13 @@ def is_first_process() -> bool:
 def make_reporter(quiet: bool | None) -> Reporter:
     """Return the reporter that suits standard output, or a notebook; only the first process shows anything.
 
-    If ``quiet`` is None, notebooks have progress, and all else is quiet.
+    If ``quiet`` is None, notebooks have progress, and all else is quiet. A bar in a notebook needs ipywidgets.
     """
     in_notebook = Console().is_jupyter
     if not is_first_process() or (not in_notebook if quiet is None else quiet):
         return Reporter()
-    return Bar() if sys.stdout.isatty() or in_notebook else Lines()
+    has_bar = find_spec("ipywidgets") is not None if in_notebook else sys.stdout.isatty()
+    return Bar() if has_bar else Lines()
 
 
 def duration(seconds: float) -> str:

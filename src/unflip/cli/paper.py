@@ -59,9 +59,14 @@ def sweep(
         finished = sum(cell.run.is_finished for cell in cells)
         console.print(f"{len(cells)} cells, {finished} done, {len(cells) - finished} to do; nothing was run")
         return
+
+    def tell(progress: "Progress", message: str | None) -> None:
+        if message is not None:
+            console.print(f"{_counts(progress)}: {message}")
+
     progress = run_sweep(
         grids, out, jobs=jobs, threads=threads, backend=backend, address=address, data_root=data_root, keep=keep,
-        device=device, callback=lambda progress, message: console.print(f"{_counts(progress)}: {message}"),
+        device=device, callback=tell,
     )  # fmt: skip
     console.print(f"{_counts(progress)}; results: {out / 'results.jsonl'}")
     for cell, error in progress.failed.items():

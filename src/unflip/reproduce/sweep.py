@@ -62,8 +62,8 @@ class Progress:
         return fmean(self.seconds.values()) * (self.left + len(self.running)) / self.jobs
 
 
-Callback = Callable[[Progress, str], None]
-"""Called with the progress and a message when a cell has finished or failed."""
+Callback = Callable[[Progress, str | None], None]
+"""Called regularly with the progress, and with a message when a cell has finished or failed."""
 
 
 def sweep(
@@ -196,6 +196,7 @@ def _run_cells(
                 else:
                     progress.failed[cell] = error
                 callback(progress, f"{'failed' if cell in progress.failed else 'will retry'} {title}: {error}")
+            callback(progress, None)
 
 
 class Local:
