@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,8 +18,11 @@ from unflip.reproduce.paper_numbers import paper_table
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by which cleanlab ends its forked workers
+    yield
+    signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 @pytest.mark.filterwarnings("ignore")  # of cleanlab and scikit-learn, as a reader sees them
