@@ -41,7 +41,7 @@ from unflip.review.review import as_csv
 from unflip.runs import layout
 from unflip.runs.config import Layers, RunConfig, Tree, check_section, make_layers, read_preset
 from unflip.runs.folder import Claim, Run
-from unflip.runs.labels import REMOVED, LabelSummary, label_issue_mask, list_label_issues, write_table
+from unflip.runs.labels import REMOVED, LabelSummary, label_issue_mask, list_label_issues, list_unlabeled, write_table
 from unflip.runs.options import Execution
 
 
@@ -60,6 +60,8 @@ class CleanResult:
     """How many labels are wrong or doubtful."""
     unscored: int
     """Labels without a quality: their classes have too few examples."""
+    unlabeled: int
+    """Number of examples without a label."""
     reviewed: int
     """Number of labels in ``--reviewed``."""
     corrected: int
@@ -180,6 +182,9 @@ class CleanPlan:
         listed = list_label_issues(table, id_name, self.texts)
         write_table(run.own(layout.LABEL_ISSUES), listed)
         label_issues = listed.filter(listed["is_label_issue"])
+        unlabeled = list_unlabeled(table, id_name, self.texts)
+        if len(unlabeled):
+            write_table(run.own(layout.UNLABELED), unlabeled)
         audited = AuditInput(table, run.class_names, raw, duplicates, examples)
         issues = run_checks(audited, self.audit.skip_check, self.track)
         write_table(run.own(layout.ISSUES), issues)
@@ -196,7 +201,8 @@ class CleanPlan:
             label_issues=label_issues,
             doubtful=listed.slice(len(label_issues)),
             summary=run.label_summary,
-            unscored=remaining["label_quality"].null_count,
+            unscored=remaining["label_quality"].null_count - len(unlabeled),
+            unlabeled=len(unlabeled),
             reviewed=len(reviewed),
             corrected=int(reviewed["changed"].to_numpy().sum()),
             removed=len(table) - len(remaining),
@@ -315,7 +321,7 @@ def plan_cleaning(data: str | Path, out: str | Path, *, force: bool = False, **o
     sections = {"data": merged["data"], "embedding": embedding_tree}
     raw, data_options, backbone = read_data(data, sections, layers.typed("data"), parts)
     examples = choose_labels(raw, data_options)[0].train
-    classes = len(examples.class_numbers.unique())
+    classes = len(examples.class_numbers[examples.class_numbers >= 0].unique())
     count = len(examples.inputs) + (len(raw.val.inputs) if raw.val else 0)
     if raw.holds_images:
         embedding = plan_embedding(raw, run.folder / layout.EMBEDDED, data_options, backbone, execution)

@@ -184,7 +184,7 @@ class Dataset:
 
     @property
     def given(self) -> Tensor:
-        """Their given labels (n,)."""
+        """Their given labels (n,), -1 for none."""
         return self.train.class_numbers
 
     @property
@@ -210,12 +210,17 @@ class Dataset:
     @property
     def trains(self) -> Tensor:
         """Mask of the training examples (n,)."""
-        return ~(self.is_val | self.removed)
+        return ~(self.is_val | self.removed | self.is_unlabeled)
+
+    @property
+    def is_unlabeled(self) -> Tensor:
+        """Mask of the examples without a label, given or reviewed (n,)."""
+        return (self.given if self.reviewed is None else self.given.maximum(self.reviewed)) < 0
 
     def splits(self) -> list[str]:
-        """Return ``train``, ``val`` or ``removed`` for every example."""
-        masks = [mask.cpu().numpy() for mask in (self.removed, self.is_val)]
-        return np.select(masks, ["removed", "val"], "train").tolist()  # type: ignore[no-any-return]
+        """Return ``train``, ``val``, ``removed`` or ``unlabeled`` for every example."""
+        masks = [mask.cpu().numpy() for mask in (self.removed, self.is_val, self.is_unlabeled)]
+        return np.select(masks, ["removed", "val", "unlabeled"], "train").tolist()  # type: ignore[no-any-return]
 
     def parts(self) -> dict[str, Split]:
         """Return every split by name."""

@@ -382,11 +382,17 @@ def has_gaps(features: Array) -> bool:
 
 
 def plain_column(labels: Any, name: str) -> Array:
-    """Return labels (n,) as an array of numbers, booleans or strings; refuse gaps and several types."""
+    """Return labels (n,) as an array of numbers, booleans or strings, NaN or "" for gaps; refuse several types."""
     given = complete_column(labels, name) if isinstance(labels, np.ma.MaskedArray) else np.asarray(labels)
     given = given.astype(object if given.dtype.kind == "T" else given.dtype.newbyteorder("="))  # what Arrow knows
-    given = complete_column(given, name)
-    return np.array(given.tolist()) if given.dtype == object else given
+    missing = np.array([_is_missing(cell) for cell in given.tolist()], bool) if given.dtype.kind in "Of" else np.bool_()
+    if not missing.any() or given.ndim != 1 or missing.all():
+        given = complete_column(given, name)
+        return np.array(given.tolist()) if given.dtype == object else given
+    present = np.array(complete_column(given[~missing], name).tolist())
+    result: Array = np.full(len(given), "" if present.dtype.kind == "U" else np.nan, object)
+    result[~missing] = present
+    return np.array(result.tolist())
 
 
 def as_table(X: Any, *, always: bool = False) -> Table | None:  # noqa: N803 - scikit-learn's name

@@ -59,6 +59,8 @@ class DataOptions(ImageOptions):
     labels: str | None = None
     """A file of labels that replace the training labels; the data's own labels are then used for evaluation only.
     CIFAR also takes `cifar-10n:worse` and the like: labels by people, from the published file in its folder."""
+    unlabeled: str | None = None
+    """What stands for no label, such as -1, besides empty cells. Examples without a label get a suggestion."""
     reviewed: str | None = None
     """A table (index or path, label) of reviewed labels, which are never changed."""
     limit: PositiveInt | None = None

@@ -174,7 +174,8 @@ def count_changes(table: pa.Table, names: Sequence[str]) -> LabelChanges:
     kind = "corrected" if bool(table["changed"].to_numpy().any()) else "suggested"
     given = table["given_label"].to_numpy()
     now = table["current_label" if kind == "corrected" else "suggested_label"].to_numpy()
-    changes, counts = np.unique(np.stack([given, now], 1)[given != now], axis=0, return_counts=True)
+    changed = (given != now) & (given >= 0)
+    changes, counts = np.unique(np.stack([given, now], 1)[changed], axis=0, return_counts=True)
     most = np.argsort(-counts, kind="stable")[:_PAIRS]
     pairs = [
         {"given": names[a], "now": names[b], "count": count, "share": count / int((given == a).sum())}
@@ -195,7 +196,7 @@ def class_rows(
     the estimated ``noise`` rate of given labels with ``low`` and ``high`` (None if unknown), and test ``accuracy``.
     """
     given, current = table["given_label"].to_numpy(), table["current_label"].to_numpy()
-    size = len(names)
+    given, current, size = given[given >= 0], current[given >= 0], len(names)
     before, after = np.bincount(given, minlength=size), np.bincount(current, minlength=size)
     left = np.bincount(given[given != current], minlength=size) / np.maximum(1, before)
     rows: list[dict[str, Any]] = []
@@ -315,7 +316,7 @@ def open_views(run: Run, data: str | None) -> Views:
 def find_lowest_quality(table: pa.Table, names: Sequence[str], views: Views) -> list[Shown]:
     """Return the unreviewed examples with the lowest label quality."""
     order = lowest_quality_first(table)
-    rows = table.take(order[~table["reviewed"].to_numpy()[order]][:_LOWEST])
+    rows = table.take(order[~(table["reviewed"].to_numpy() | (table["given_label"].to_numpy() < 0))[order]][:_LOWEST])
     keys = ("index", "id", "given_label", "suggested_label", "label_quality", "is_label_issue")
     return [
         Shown(id_, names[given], views.picture(i, _LARGE), *views.row(i), names[suggested], quality, is_label_issue)
@@ -339,7 +340,7 @@ def _kind(name: str, issues: pa.Table, given: Array, names: Sequence[str], views
         return tuple(
             Shown(reason=reason)
             if i is None
-            else Shown(id_, names[given[i]], views.picture(i), *views.row(i), reason=reason)
+            else Shown(id_, names[given[i]] if given[i] >= 0 else "no label", views.picture(i), *views.row(i), reason=reason)
             for i, id_, reason in columns
         )
 

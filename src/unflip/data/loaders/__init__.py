@@ -15,7 +15,9 @@ from unflip.errors import ConfigError, InputError
 from unflip.options import Options
 
 _log = logging.getLogger(__name__)
-FOR_ALL = frozenset({"path", "labels", "reviewed", "limit", "per_class", "classes", "val_fraction", "groups"})
+FOR_ALL = frozenset(
+    {"path", "labels", "unlabeled", "reviewed", "limit", "per_class", "classes", "val_fraction", "groups"}
+)
 """Options for all data."""
 FOR_ROWS = frozenset({"standardize", "jitter"})
 """Options for rows of numbers."""
