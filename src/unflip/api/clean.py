@@ -23,7 +23,7 @@ from unflip.data.files import ImageFiles, Skipped
 from unflip.data.labeling import choose_labels, label_data
 from unflip.data.loaders import load_raw
 from unflip.data.matching import Keys
-from unflip.data.memory import take_memory, written
+from unflip.data.memory import own_annotations, take_memory, written
 from unflip.data.options import DataOptions, ImageOptions
 from unflip.encoders.base import restore
 from unflip.encoders.table import encode_raw, text_columns
@@ -272,6 +272,8 @@ def clean(
         data: a path to images, texts, a table or feature arrays, see ``unflip clean --help``; or a data frame (pandas,
             polars, Arrow) with a column ``label``, a data set of Hugging Face, or, with ``labels=...`` (n,), a data
             frame, numbers (n, columns), texts, PIL images or paths of images. These are written to ``out`` first.
+            ``annotations=...`` in place of labels are those of several people: an array or a data frame (n, annotators)
+            with gaps, or a data frame with the columns ``index``, ``annotator`` and ``label``.
         out: the run folder; by default a new temporary folder, which is not removed.
         method: the training method; see ``unflip list methods``. Default: ``unflip``.
         epochs: passes over the data; chosen by the number of examples by default.
@@ -292,6 +294,8 @@ def clean(
         with Claim(run, force=force) as claim:
             claim.hold().begin()
             with written(memory, run.own(layout.DATA)) as path:
+                if memory.annotations is not None:
+                    chosen["annotations"] = own_annotations(memory.annotations, path.parent)
                 plan = plan_cleaning(path, run.folder, **chosen)
         plan.execute()
     return Result(run.folder, memory)
@@ -326,7 +330,7 @@ def plan_cleaning(data: str | Path, out: str | Path, *, force: bool = False, **o
     if raw.holds_images:
         embedding = plan_embedding(raw, run.folder / layout.EMBEDDED, data_options, backbone, execution)
         _check_labels(embedding, data_options)
-        of_files = {*ImageOptions.model_fields, "label_column"}
+        of_files = {*ImageOptions.model_fields, "label_column", "annotator_columns"}
         own = data_options.model_dump(mode="json", exclude_unset=True, exclude=of_files)
         config = _configure(layers, own | {"path": str(embedding.out)}, count, of_columns=False)
         config.check_size(count, classes, find_device(execution.device))

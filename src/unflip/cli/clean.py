@@ -76,7 +76,9 @@ def summary(result: "CleanResult") -> str:
     if result.unscored:
         lines.append(f"  {_plural(result.unscored, 'label')} without a score: too few examples of the class")
     if result.unlabeled:
-        lines.append(f"  {_plural(result.unlabeled, 'example')} without a label, with suggestions: {out / 'unlabeled.csv'}")
+        lines.append(
+            f"  {_plural(result.unlabeled, 'example')} without a label, with suggestions: {out / 'unlabeled.csv'}"
+        )
     lines += _tests(result.run.result["tests"])
     if result.skipped:
         lines.append(f"  {_plural(len(result.skipped), 'broken image')} skipped: {out / 'skipped.csv'}")

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unflip.data.annotations import annotate, read_annotations, with_consensus
 from unflip.data.arrays import Array
 from unflip.data.columns import Table
 from unflip.data.dataset import Dataset, Inputs, Split
@@ -143,8 +144,16 @@ def choose_labels(raw: Dataset, options: DataOptions) -> tuple[Dataset, str]:
     if options.labels is not None:
         what = f"labels {options.labels}"
         train = replace(train, labels=_other_labels(raw, train, options, what), truth=train.labels)
+    if options.annotations is not None:
+        what = f"annotations {options.annotations}"
+        found = read_annotations(Path(options.annotations))
+        raw = annotate(replace(raw, train=train), found, options.class_names, what)
+        train = raw.train
     if options.groups is not None:
         train = replace(train, groups=_find_groups(options, train))
+    if train.annotations is not None:
+        raw = with_consensus(replace(raw, train=train))
+        train = raw.train
     if train.labels is None:
         raise InputError(f"{options.path}: {raw.unlabeled}; give a file with --labels")
     missing = _find_missing(train.labels, options.unlabeled, what)

@@ -13,6 +13,7 @@ from unflip.methods.base import HALF_MOST, LabelScores, LabelStore, TrainContext
 from unflip.nn.base import Ensemble
 from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.runs.labels import Assessment
+from unflip.stats.annotators import AnnotatorFit
 from unflip.stats.discriminant import Fetch, fit_discriminant, group_order, leave_group_out
 from unflip.stats.noise_rate import lapse_rates
 from unflip.stats.odds import PlattScaling, calibrate, fit_slope, log_odds
@@ -35,6 +36,8 @@ class FinalScores(NamedTuple):
     out-of-sample scores."""
     noise: NoiseProfile | None
     """The estimated noise of the given labels by class, if there is an estimate."""
+    annotators: AnnotatorFit | None
+    """How reliable annotators are, if there are several."""
     errors: Tensor
     """Equally likely numbers (q,) of wrong labels among those that are scored and not reviewed, in increasing order."""
 
@@ -75,7 +78,8 @@ def score_examples(trainer: Trainer, best: BestEpoch, epochs: int, *, clean_val:
         else:
             del other_probs, val_probs  # to save memory
             assessment, score, errors = _compute_scores(trainer, others, probs, features)
-    return FinalScores(model, assessment, score, noise, errors), features
+    annotators = None if label_scores is None else label_scores.annotators
+    return FinalScores(model, assessment, score, noise, annotators, errors), features
 
 
 def _predict(model: Ensemble, trainer: Trainer, indices: Tensor) -> tuple[Tensor, Tensor]:

@@ -84,7 +84,9 @@ def find_column_issues(audited: AuditInput) -> CheckResult:
             issues.append((1.0, f"{name}: every cell is {shorten(str(values[0]), _WIDTH)}; drop the column"))
         elif first.setdefault(content, name) != name:
             issues.append((1.0, f"{name}: the same as {first[content]}; drop one of them"))
-        elif kind not in ("dropped", "text") and gives_label_away((codes if numbers is None else numbers)[labeled], labels[labeled]):
+        elif kind not in ("dropped", "text") and gives_label_away(
+            (codes if numbers is None else numbers)[labeled], labels[labeled]
+        ):
             what = "each value occurs" if numbers is None else "ranges of values occur"
             issues.append((1.0, f"{name}: {what} with one class only; drop it if it was derived from the label"))
     return _of_no_example(issues)

@@ -340,7 +340,9 @@ def _kind(name: str, issues: pa.Table, given: Array, names: Sequence[str], views
         return tuple(
             Shown(reason=reason)
             if i is None
-            else Shown(id_, names[given[i]] if given[i] >= 0 else "no label", views.picture(i), *views.row(i), reason=reason)
+            else Shown(
+                id_, names[given[i]] if given[i] >= 0 else "no label", views.picture(i), *views.row(i), reason=reason
+            )
             for i, id_, reason in columns
         )
 

@@ -71,7 +71,8 @@ def label_table(
 
     Labels: ``given_label`` is the original, ``current_label`` the one after correction, ``suggested_label`` the one to
     suggest to a reviewer; both are the reviewed label once there is one. ``changed``, ``n_changes`` and
-    ``last_changed_epoch`` (0 for never) are the history. Without a label, both are -1 and the names null. ``top1`` and ``top2`` are the two most likely classes.
+    ``last_changed_epoch`` (0 for never) are the history. Without a label, the first two are -1 and their names null.
+    ``top1`` and ``top2`` are the two most likely classes.
 
     Scores: ``label_quality`` is the probability that the given label is correct, null if unknown, 1 if reviewed;
     ``log_odds`` is ``log(quality / (1 - quality))``, not rounded. ``out_of_sample`` tells whether they come only from

@@ -150,7 +150,7 @@ def fit_annotators(
             fit.sharpness = _fit_sharpness(log_probs[rows].float(), q[rows], fit.sharpness)
             prior = (fit.sharpness * log_probs.float()).log_softmax(1)
         if number == 2:
-            fit.weights = _copy_weights(fit, annotations, prior)
+            fit.weights = _copy_weights(fit, annotations)
         before, evidence = q, torch.zeros_like(q)
         for part in _blocks(len(example), num_classes):
             columns = fit.columns(annotator[part], label[part]).clamp(min=_TINY).log()
@@ -167,9 +167,9 @@ def fit_annotators(
 def _fit_label_weight(fit: AnnotatorFit, annotations: Annotations, prior: Tensor, evidence: Tensor) -> float:
     """Return the weight g of labels with which those of an example predict each other best.
 
-    It maximizes ``sum_j log sum_c r_c M_j[c, y_j]`` with ``r ∝ p exp(g E)``, where E is the evidence (n, k) of the other
-    labels of the example. If annotators err on the same examples, their labels are not independent given the class, and
-    g is below 1.
+    It maximizes ``sum_j log sum_c r_c M_j[c, y_j]`` with ``r ∝ p exp(g E)``, where E is the evidence (n, k) of the
+    other labels of the example. If annotators err on the same examples, their labels are not independent given the
+    class, and g is below 1.
     """
     several = (annotations.counts(len(prior)) > 1)[annotations.example].nonzero()[:, 0]
     rows = several[evenly_spaced(len(several), _LABEL_ROWS, several.device)]
@@ -266,7 +266,7 @@ def _fit_strength(fit: AnnotatorFit, counts: Tensor, num_annotators: int) -> flo
     return max(_STRENGTHS, key=likelihood)
 
 
-def copies(fit: AnnotatorFit, annotations: Annotations, prior: Tensor) -> list[tuple[int, int, int, int]]:
+def copies(fit: AnnotatorFit, annotations: Annotations) -> list[tuple[int, int, int, int]]:
     """Return the pairs of annotators who agree more often than their accuracies explain.
 
     Given all labels of an example but b's, b agrees with a with probability ``r = sum_c q_c M_b[c, y_a]``. Pairs share
@@ -279,8 +279,8 @@ def copies(fit: AnnotatorFit, annotations: Annotations, prior: Tensor) -> list[t
     example, annotator, label, names = annotations
     order = torch.argsort(example * len(names) + annotator)
     sorted_examples, pairs, same, rates = example[order], [], [], []
-    num_classes = prior.shape[1]
-    for offset in range(1, int(annotations.counts(len(prior)).max()) if len(example) else 0):
+    count, num_classes = fit.log_probs.shape
+    for offset in range(1, int(annotations.counts(count).max()) if len(example) else 0):
         first, second = order[:-offset], order[offset:]
         shared = sorted_examples[:-offset] == sorted_examples[offset:]
         first, second = first[shared], second[shared]
@@ -308,13 +308,13 @@ def copies(fit: AnnotatorFit, annotations: Annotations, prior: Tensor) -> list[t
     ]
 
 
-def _copy_weights(fit: AnnotatorFit, annotations: Annotations, prior: Tensor) -> Tensor:
+def _copy_weights(fit: AnnotatorFit, annotations: Annotations) -> Tensor:
     """Return the weight of each label (m,): annotators who copy each other count once for each example."""
     group = list(range(len(annotations.names)))
-    for first, second, *_ in copies(fit, annotations, prior):
+    for first, second, *_ in copies(fit, annotations):
         low, high = sorted((group[first], group[second]))
         group = [low if number == high else number for number in group]
-    of_label = torch.tensor(group, device=prior.device)[annotations.annotator]
+    of_label = torch.tensor(group, device=annotations.example.device)[annotations.annotator]
     codes = annotations.example * len(group) + of_label
     _, place, sizes = codes.unique(return_inverse=True, return_counts=True)
     return 1 / sizes[place].float()

@@ -16,7 +16,18 @@ from unflip.options import Options
 
 _log = logging.getLogger(__name__)
 FOR_ALL = frozenset(
-    {"path", "labels", "unlabeled", "reviewed", "limit", "per_class", "classes", "val_fraction", "groups"}
+    {
+        "path",
+        "labels",
+        "annotations",
+        "unlabeled",
+        "reviewed",
+        "limit",
+        "per_class",
+        "classes",
+        "val_fraction",
+        "groups",
+    }
 )
 """Options for all data."""
 FOR_ROWS = frozenset({"standardize", "jitter"})
