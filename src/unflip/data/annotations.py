@@ -167,6 +167,6 @@ def with_consensus(raw: Dataset) -> Dataset:
 def long_form(raw: Dataset) -> Annotations:
     """Return the annotations of the training examples in long form."""
     assert raw.train.annotations is not None
-    example, annotator = raw.train.annotations.__ge__(0).nonzero()
+    example, annotator = np.nonzero(raw.train.annotations >= 0)
     label = raw.train.annotations[example, annotator].astype(np.int64)
-    return Annotations(*map(torch.from_numpy, (example, annotator, label)), raw.annotators)
+    return Annotations(*(torch.from_numpy(part) for part in (example, annotator, label)), names=raw.annotators)

@@ -29,7 +29,6 @@ from unflip.progress import Reporter, make_reporter
 from unflip.runs.config import RunConfig
 from unflip.runs.model_file import Model
 from unflip.runs.options import OptimizerOptions
-from unflip.stats.annotators import Annotations
 
 FOLDS = 5
 EPOCHS = 10  # per fold; the released generator trains one network for 25 epochs
@@ -118,7 +117,7 @@ def make_trainer(config: RunConfig, dataset: Dataset, processes: Distributed, re
     if dataset.train.annotations is not None:
         if not (spec.method.uses_annotations and context.of_rows):
             raise ConfigError(f"method {common.method}: takes one label per example; use unflip on features instead")
-        annotations = Annotations(*(part.to(device) for part in long_form(dataset)[:3]), dataset.annotators)
+        annotations = long_form(dataset).to(device)
 
     def build(position: int) -> Network:
         shape, seed = dataset.source.shape, initial_seed(common.seed, position)

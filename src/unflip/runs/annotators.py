@@ -61,11 +61,9 @@ def annotator_tables(
         ids: of all examples.
         names: of the classes.
     """
-    q = fit.log_probs.double().exp().cpu()
-    example, annotator, label, people = (part.cpu() if isinstance(part, Tensor) else part for part in annotations)
-    right = q[example, label].numpy()
-    best = q.argmax(1)[example] != label
-    rows = rows.cpu()
+    q, annotations, rows = fit.log_probs.double().exp().cpu(), annotations.to("cpu"), rows.cpu()
+    example, annotator, label, people = annotations
+    right, best = q[example, label].numpy(), q.argmax(1)[example]
     index = rows[example].numpy()
     table = {
         "index": index,
@@ -73,7 +71,7 @@ def annotator_tables(
         "annotator": pa.array(people, pa.string()).take(pa.array(annotator.numpy())),
         "label": pa.array(names, pa.string()).take(pa.array(label.numpy())),
         "label_quality": right.astype(np.float32),
-        "is_label_issue": best.numpy(),
+        "is_label_issue": (best != label).numpy(),
     }
     accuracy = float(right.mean()) if len(right) else 1.0
     return AnnotatorTables(
@@ -85,7 +83,7 @@ def annotator_tables(
 
 
 def _annotators(fit: AnnotatorFit, annotations: Annotations, right: Array, q: Tensor, names: Sequence[str]) -> pa.Table:
-    by, label, people = annotations.annotator.cpu().numpy(), annotations.label.cpu().numpy(), annotations.names
+    by, label, people = annotations.annotator.numpy(), annotations.label.numpy(), annotations.names
     size, classes = len(people), len(names)
     labels = np.bincount(by, minlength=size)
     accuracy = np.bincount(by, right, size) / np.maximum(1, labels)
@@ -97,7 +95,7 @@ def _annotators(fit: AnnotatorFit, annotations: Annotations, right: Array, q: Te
     chosen = np.bincount(by * classes + label, minlength=size * classes).reshape(size, classes)
     chance = (chosen / np.maximum(1, labels)[:, None]) @ q.mean(0).numpy()
     doubles: dict[int, list[str]] = {}
-    for first, second, common, agreed in copies(fit, annotations):
+    for first, second, common, agreed in copies(fit, annotations.to(fit.habits.device)):
         for one, other in ((first, second), (second, first)):
             doubles.setdefault(one, []).append(f"{people[other]} ({agreed} of {common})")
     columns: dict[str, Any] = {
@@ -117,7 +115,7 @@ def _annotators(fit: AnnotatorFit, annotations: Annotations, right: Array, q: Te
 
 def _agreement(annotations: Annotations) -> Array:
     """Return how often each annotator (a,) agrees with another label of the same example; NaN if there are none."""
-    example, by, label = (part.cpu().numpy() for part in annotations[:3])
+    example, by, label = (part.numpy() for part in (annotations.example, annotations.annotator, annotations.label))
     _, place, counts = np.unique(np.stack([example, label]), axis=1, return_inverse=True, return_counts=True)
     others = np.bincount(example)[example] - 1
     same = counts[place.ravel()] - 1
@@ -170,15 +168,16 @@ def _ask_next(
     worth = torch.empty(len(people), len(chosen), device=device)
     for number in range(len(people)):  # how often the better guess of the two classes is right after their label
         by = torch.full((len(chosen),), number, device=device)
-        labels = [fit.columns(by, pair[:, place]).gather(1, pair) * prior for place in range(2)]
-        worth[number] = torch.stack(labels).amax(2).sum(0) - torch.stack(labels)[:, :, 0].sum(0)
+        after = torch.stack([fit.columns(by, pair[:, place]).gather(1, pair) * prior for place in range(2)])
+        worth[number] = after.amax(2).sum(0) - after[:, :, 0].sum(0)
     place = torch.full((len(q),), -1, device=device)
     place[torch.from_numpy(chosen).to(place)] = torch.arange(len(chosen), device=device)
-    asked = place[annotations.example] >= 0
-    worth[annotations.annotator[asked], place[annotations.example[asked]]] = -1.0
+    given = annotations.to(device)
+    asked = place[given.example] >= 0
+    worth[given.annotator[asked], place[given.example[asked]]] = -1.0
     best = worth.max(0)
     index = rows.numpy()[chosen]
-    labels = annotations.counts(len(q)).cpu().numpy()[chosen]
+    labels = annotations.counts(len(q)).numpy()[chosen]
     whom = pa.array(people, pa.string()).take(pa.array(best.indices.cpu().numpy()))
     return pa.table(
         {

@@ -42,6 +42,11 @@ class Annotations(NamedTuple):
     names: tuple[str, ...]
     """Of the annotators."""
 
+    def to(self, device: torch.device | str) -> "Annotations":
+        """Return the labels on a device."""
+        example, annotator, label, names = self
+        return Annotations(example.to(device), annotator.to(device), label.to(device), names)
+
     def counts(self, num_examples: int) -> Tensor:
         """Return the number of labels of each example (n,)."""
         return self.example.bincount(minlength=num_examples)
@@ -317,4 +322,4 @@ def _copy_weights(fit: AnnotatorFit, annotations: Annotations) -> Tensor:
     of_label = torch.tensor(group, device=annotations.example.device)[annotations.annotator]
     codes = annotations.example * len(group) + of_label
     _, place, sizes = codes.unique(return_inverse=True, return_counts=True)
-    return 1 / sizes[place].float()
+    return sizes[place].float().reciprocal()
