@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from unflip._version import __version__
 
 if TYPE_CHECKING:
+    from unflip.api.annotators import annotators
     from unflip.api.apply import apply
     from unflip.api.check import check
     from unflip.api.clean import clean
@@ -35,6 +36,7 @@ __all__ = [
     "UnflipClassifier",
     "__version__",
     "agnostic_mean",
+    "annotators",
     "apply",
     "check",
     "clean",

@@ -135,17 +135,8 @@ def own_annotations(annotations: Any, folder: Path) -> str:
     """
     if isinstance(annotations, str | Path):
         return str(annotations)
-    path = folder / "annotations.parquet"
-    frame = as_table(annotations, always=True)
-    if frame is None:
-        values = np.asarray(annotations)
-        if values.ndim != 2:
-            raise InputError(f"annotations: shape {values.shape}; must be (examples, annotators), or in long form")
-        frame = Table(
-            pa.table({str(place): pa.array(column, from_pandas=True) for place, column in enumerate(values.T)})
-        )
-    table = frame.table
-    if not {ANNOTATOR, LABEL} <= {name.lower() for name in table.column_names}:
+    path, table = folder / "annotations.parquet", annotation_table(annotations)
+    if not is_long(table):
         parts = [
             pa.table({"index": rows, ANNOTATOR: [name] * len(rows), LABEL: column.drop_null().cast(pa.string())})
             for name, column in zip(table.column_names, table.columns, strict=True)
@@ -154,6 +145,22 @@ def own_annotations(annotations: Any, folder: Path) -> str:
         table = pa.concat_tables(parts)
     write_atomically(path, lambda temporary: pa.parquet.write_table(table, temporary))
     return str(path)
+
+
+def annotation_table(annotations: Any) -> pa.Table:
+    """Return annotations in memory, wide or long, as a table."""
+    frame = as_table(annotations, always=True)
+    if frame is not None:
+        return frame.table
+    values = np.asarray(annotations)
+    if values.ndim != 2:
+        raise InputError(f"annotations: shape {values.shape}; must be (examples, annotators), or in long form")
+    return pa.table({str(place): pa.array(column, from_pandas=True) for place, column in enumerate(values.T)})
+
+
+def is_long(table: pa.Table) -> bool:
+    """Whether a table of annotations has a row per label, with the columns ``annotator`` and ``label``."""
+    return {ANNOTATOR, LABEL} <= {name.lower() for name in table.column_names}
 
 
 @contextmanager

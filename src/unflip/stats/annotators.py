@@ -8,7 +8,7 @@ a class of their own whatever the example), then as far as their labels allow to
 Symbols: p, class probabilities without labels; q, with them; y, a label; M, the transition matrix of an annotator.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from torch import Tensor
 from unflip.stats.discriminant import evenly_spaced
 
 ROUNDS = 30
+_MIN_ROUNDS = 2
 _TOLERANCE = 1e-3  # largest change of a posterior after which iteration stops
 _BLOCK_VALUES = 2**22
 _MAX_VALUES = 2**27  # of all transition matrices; beyond it annotators have habits only
@@ -30,6 +31,7 @@ _NEWTON_STEPS = 3  # of it in each round
 _LABEL_ROWS = 20_000  # labels that their weight is fitted to
 _LABEL_WEIGHTS = tuple(i / 10 for i in range(1, 11))
 _MIN_COMMON = 10  # examples that two annotators must share to be compared
+_MIN_COPIED = 0.5  # fraction of labels
 _FALSE_ALARMS = 0.01  # expected number of pairs that are taken for copies by chance
 
 
@@ -118,14 +120,15 @@ def fit_annotators(
 ) -> AnnotatorFit:
     """Estimate the posterior of the true classes and the transition matrices of all annotators.
 
-    E-step: ``q_i ∝ p_i prod_j M_j[:, y_j]^w_j`` over the labels j of an example. M-step: expected counts of labels by
-    annotator, class and label; see the module.
+    E-step: ``q_i ∝ p_i^b prod_j M_j[:, y_j]^(g w_j)`` over the labels j of an example. M-step: expected counts of
+    labels by annotator, class and label, see the module; b and g are fitted, too. Once it has settled, annotators who
+    copy each other are found; if there are any, each group of them counts once (w), and it settles again.
 
     Args:
         annotations: m labels by a annotators.
         log_probs: log p (n, k); not changed.
         known: true classes (n,), -1 where unknown: they count as q.
-        rounds: largest number of iterations.
+        rounds: largest number of iterations until it settles.
         of_prior: estimate p, the same for all examples, as the mean of q: Dawid and Skene's model.
     """
     count, num_classes = log_probs.shape
@@ -147,25 +150,27 @@ def fit_annotators(
         weights,
     )
     rows = evenly_spaced(count, _SHARPNESS_ROWS, log_probs.device)
-    for number in range(rounds):
+    first, compared = 0, False
+    for number in range(2 * rounds):
         _maximize(fit, annotations, q)
         if of_prior:
             prior = q.mean(0).clamp(min=1e-6).log().expand_as(q)
         else:
             fit.sharpness = _fit_sharpness(log_probs[rows].float(), q[rows], fit.sharpness)
             prior = (fit.sharpness * log_probs.float()).log_softmax(1)
-        if number == 2:
-            fit.weights = _copy_weights(fit, annotations)
         before, evidence = q, torch.zeros_like(q)
         for part in _blocks(len(example), num_classes):
             columns = fit.columns(annotator[part], label[part]).clamp(min=_TINY).log()
             evidence.index_add_(0, example[part], columns * fit.weights[part, None])
-        if number > 1:
+        if number - first >= _MIN_ROUNDS:
             fit.label_weight = _fit_label_weight(fit, annotations, prior, evidence)
         fit.log_probs = (prior + fit.label_weight * evidence).log_softmax(1)
         q = _set_known(fit.log_probs.exp(), known)
-        if number > 2 and float((q - before).abs().max()) < _TOLERANCE:
-            break
+        settled = number - first > _MIN_ROUNDS and float((q - before).abs().max()) < _TOLERANCE
+        if settled or number - first + 1 == rounds:
+            if compared or not (pairs := copies(fit, annotations)):
+                break
+            fit.weights, first, compared = _copy_weights(pairs, annotations), number + 1, True
     return fit
 
 
@@ -276,7 +281,8 @@ def copies(fit: AnnotatorFit, annotations: Annotations) -> list[tuple[int, int, 
 
     Given all labels of an example but b's, b agrees with a with probability ``r = sum_c q_c M_b[c, y_a]``. Pairs share
     confusions that are typical of an example, so the excess ``agreements - sum r`` of a pair is compared to that of all
-    pairs, in standard deviations ``sqrt(sum r (1 - r))``; the limit allows for the number of pairs (Bonferroni).
+    pairs, in standard deviations ``sqrt(sum r (1 - r))``; the limit allows for the number of pairs (Bonferroni). And at
+    least half of the labels must be copied, ``excess / sum (1 - r)``, to explain it.
 
     Returns:
         Two annotators, their common examples and how often they agree, for each pair.
@@ -307,19 +313,21 @@ def copies(fit: AnnotatorFit, annotations: Annotations) -> list[tuple[int, int, 
     typical = max(0.0, float((agreements - expected).sum() / common.sum()))
     scores = (agreements - expected - typical * common) / variance.sqrt()
     limit = NormalDist().inv_cdf(1 - min(0.5, _FALSE_ALARMS / len(codes)))
-    found = ((scores > limit) & (common >= _MIN_COMMON)).nonzero()[:, 0].tolist()
+    copied = (agreements - expected) / (common - expected)  # fraction of labels that explains the agreement
+    found = ((scores > limit) & (copied > _MIN_COPIED) & (common >= _MIN_COMMON)).nonzero()[:, 0].tolist()
     return [
         (int(codes[i]) // len(names), int(codes[i]) % len(names), int(common[i]), int(agreements[i])) for i in found
     ]
 
 
-def _copy_weights(fit: AnnotatorFit, annotations: Annotations) -> Tensor:
+def _copy_weights(pairs: Sequence[tuple[int, int, int, int]], annotations: Annotations) -> Tensor:
     """Return the weight of each label (m,): annotators who copy each other count once for each example."""
     group = list(range(len(annotations.names)))
-    for first, second, *_ in copies(fit, annotations):
+    for first, second, *_ in pairs:
         low, high = sorted((group[first], group[second]))
         group = [low if number == high else number for number in group]
     of_label = torch.tensor(group, device=annotations.example.device)[annotations.annotator]
     codes = annotations.example * len(group) + of_label
-    _, place, sizes = codes.unique(return_inverse=True, return_counts=True)
-    return sizes[place].float().reciprocal()
+    place, sizes = codes.unique(return_inverse=True, return_counts=True)[1:]
+    weights: Tensor = 1 / sizes[place].float()
+    return weights
