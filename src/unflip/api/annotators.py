@@ -86,7 +86,7 @@ def _read(data: Any, columns: Sequence[str], classes: Sequence[str]) -> Dataset:
         ids = [str(cell) for cell in table[own].to_pylist()] if own else [str(row) for row in range(len(table))]
         chosen = columns or [name for name in header if name != own]
         raw = annotate_columns(_named(ids), {name: table[name].to_pylist() for name in chosen}, classes, what)
-        return replace(raw, train=raw.train[(np.asarray(raw.train.annotations) >= 0).any(1)])
+        return replace(raw, train=raw.train[np.flatnonzero((np.asarray(raw.train.annotations) >= 0).any(1))])
     found = read_annotations(source, what)
     names = _names(found)
     return annotate(_named([*dict.fromkeys(names)]), found._replace(naming={"id": names}), classes, what)

@@ -23,7 +23,7 @@ from unflip.data.files import ImageFiles, Skipped
 from unflip.data.labeling import choose_labels, label_data
 from unflip.data.loaders import load_raw
 from unflip.data.matching import Keys
-from unflip.data.memory import own_annotations, take_memory, written
+from unflip.data.memory import ordered_classes, own_annotations, take_memory, written
 from unflip.data.options import DataOptions, ImageOptions
 from unflip.encoders.base import restore
 from unflip.encoders.table import encode_raw, text_columns
@@ -294,6 +294,8 @@ def clean(
         with Claim(run, force=force) as claim:
             claim.hold().begin()
             with written(memory, run.own(layout.DATA)) as path:
+                if ordered_classes(memory):
+                    chosen.setdefault("ordinal", True)
                 if memory.annotations is not None:
                     chosen["annotations"] = own_annotations(memory.annotations, path.parent)
                 plan = plan_cleaning(path, run.folder, **chosen)

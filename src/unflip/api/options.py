@@ -88,7 +88,14 @@ _EXAMPLES = (
     "data.label_column", "data.ignore", "data.text_column", "data.categorical", "data.numeric", "data.text_encoder",
     "data.skip_broken",
 )  # fmt: skip
-_LABELS = ("data.labels", "data.annotations", "data.annotator_columns", "data.unlabeled", "data.reviewed")
+_LABELS = (
+    "data.labels",
+    "data.annotations",
+    "data.annotator_columns",
+    "data.unlabeled",
+    "data.ordinal",
+    "data.reviewed",
+)
 
 TRAIN = (
     *_LEARNING, *_LABELS, *_EXAMPLES, *_BACKBONE, "data.limit", "noise.recipe", "network", "sources.from_scratch",

@@ -106,6 +106,7 @@ def write_data(memory: InMemory, folder: Path) -> Path:
         )
     except ValueError as error:
         raise InputError(str(error).replace("X: ", "data: ", 1)) from error
+    classes = classes or ordered_classes(memory)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / _ABOUT, {"label_column": memory.label_column, "ignore": [*memory.ignore]})
     if isinstance(parts["train"].content, np.ndarray):
@@ -145,6 +146,15 @@ def own_annotations(annotations: Any, folder: Path) -> str:
         table = pa.concat_tables(parts)
     write_atomically(path, lambda temporary: pa.parquet.write_table(table, temporary))
     return str(path)
+
+
+def ordered_classes(memory: InMemory) -> list[str]:
+    """Return the classes of labels that are an ordered categorical of pandas, in order; none for others."""
+    labels = memory.labels
+    if labels is None and hasattr(memory.data, "iloc"):
+        labels = memory.data[memory.label_column or LABEL] if (memory.label_column or LABEL) in memory.data else None
+    kind = getattr(labels, "dtype", None)
+    return [str(name) for name in kind.categories] if kind is not None and getattr(kind, "ordered", False) else []
 
 
 def annotation_table(annotations: Any) -> pa.Table:

@@ -74,6 +74,8 @@ class DataOptions(ImageOptions):
     """Use at most this many training examples per given class, the first ones."""
     classes: PositiveInt | tuple[Annotated[str, StringConstraints(strip_whitespace=True)], ...] | None = None
     """The number of classes, or their names in order; found in the training labels if not declared."""
+    ordinal: bool = False
+    """Classes are ordered, such as ratings: by number, or as `classes` lists them. A near miss is a smaller error."""
     val_fraction: float = Field(0.1, ge=0.0, lt=1.0)
     """Share of the training examples held out for validation, stratified by given label; a `val` split replaces it."""
     groups: str | None = None

@@ -111,8 +111,11 @@ def make_trainer(config: RunConfig, dataset: Dataset, processes: Distributed, re
         has_val=bool(dataset.is_val.any()),
         of_rows=len(dataset.source.shape) == 1,
         groups=None if dataset.same is None else dataset.same.to(device)[train],
+        ordinal=common.data.ordinal,
     )
     spec = find_method(common.method)
+    if context.ordinal and not spec.method.uses_order:
+        raise ConfigError(f"data.ordinal is not used: method {common.method} knows no order of classes; use unflip")
     annotations = None
     if dataset.train.annotations is not None:
         if not (spec.method.uses_annotations and context.of_rows):

@@ -140,6 +140,9 @@ def _adopt_scores(
         suggested,
         torch.ones_like(fold, dtype=torch.bool).index_fill_(0, train, scores.fold is not None),
         fold,
+        None
+        if scores.expected_error is None
+        else joined(scores.expected_error, torch.full_like(other_probs[:, 0], torch.nan)),
     )
     return assessment, odds, errors
 

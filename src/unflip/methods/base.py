@@ -42,6 +42,7 @@ class TrainContext:
         of_rows: whether inputs are feature vectors, not images.
         groups: group number of each training example (m,), in the order of ``train``; a group holds near-duplicates
             or examples of one origin.
+        ordinal: whether classes are ordered.
     """
 
     num_classes: int
@@ -54,6 +55,7 @@ class TrainContext:
     has_val: bool = True
     of_rows: bool = False
     groups: Tensor | None = None
+    ordinal: bool = False
 
 
 class RunShape(NamedTuple):
@@ -366,6 +368,7 @@ class LabelScores(NamedTuple):
         top2_probs: their probabilities (m, 2).
         fold: fold of each example (m,); None without folds.
         annotators: how reliable annotators are, if there are several.
+        expected_error: expected distance of labels from the true class (m,), if classes are ordered.
     """
 
     probs: Tensor
@@ -377,6 +380,7 @@ class LabelScores(NamedTuple):
     top2_probs: Tensor
     fold: Tensor | None
     annotators: AnnotatorFit | None = None
+    expected_error: Tensor | None = None
 
 
 class Method:
@@ -391,6 +395,7 @@ class Method:
     num_networks: ClassVar[int] = 1
     tables: ClassVar[int] = 1  # of class probabilities (m, k) in half precision that are in memory at once
     can_be_calibrated: ClassVar[bool] = True  # whether each network has its own head, which calibration trains
+    uses_order: ClassVar[bool] = False  # whether it prefers neighbors, if classes are ordered
     uses_annotations: ClassVar[bool] = False  # whether it learns from the labels of several annotators, if given
     records_probs: bool = False  # whether the trainer records the softmax of each training pass
 

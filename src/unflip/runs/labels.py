@@ -56,6 +56,8 @@ class Assessment(NamedTuple):
     """Whether the scores (n,) come only from models that were not trained on the label."""
     fold: Tensor
     """The fold of each example (n,); -1 without cross-fitting."""
+    expected_error: Tensor | None = None
+    """Expected distance of the given label from the true class (n,), if classes are ordered."""
 
 
 def label_table(
@@ -75,10 +77,11 @@ def label_table(
     ``top1`` and ``top2`` are the two most likely classes.
 
     Scores: ``label_quality`` is the probability that the given label is correct, null if unknown, 1 if reviewed;
-    ``log_odds`` is ``log(quality / (1 - quality))``, not rounded. ``out_of_sample`` tells whether they come only from
-    models that were not trained on the label. ``is_label_issue`` defines a label issue: another label is suggested, and
-    the example is not reviewed. ``prob_...`` are probabilities by the method, ``network_prob_...`` by the networks,
-    ``gaussian_prob_...`` by the class Gaussians.
+    ``log_odds`` is ``log(quality / (1 - quality))``, not rounded. ``expected_error`` is the expected distance of the
+    given label from the true class if classes are ordered, else null. ``out_of_sample`` tells whether they come only
+    from models that were not trained on the label. ``is_label_issue`` defines a label issue: another label is
+    suggested, and the example is not reviewed. ``prob_...`` are probabilities by the method, ``network_prob_...`` by
+    the networks, ``gaussian_prob_...`` by the class Gaussians.
 
     ``digest`` identifies the content of the example, in whatever data it is.
 
@@ -141,6 +144,7 @@ def label_table(
         "label_quality": pa.array(quality, from_pandas=True),
         "is_label_issue": ((given != suggested) & ~reviewed & (given >= 0)).numpy(),
         "log_odds": pa.array(log_odds.masked_fill(trusted, torch.nan).numpy(), from_pandas=True),
+        "expected_error": prob(None, 0) if (error := assessment.expected_error) is None else error.cpu().numpy(),
         "out_of_sample": assessment.out_of_sample.cpu().numpy(),
         "fold": assessment.fold.cpu().to(torch.int16).numpy(),
         "reviewed": reviewed.numpy(),
@@ -243,8 +247,14 @@ def rank_labels(table: pa.Table) -> pa.Table:
 
 
 def lowest_quality_first(table: pa.Table) -> Array:
-    """Return the rows (n,) sorted by quality, unknown ones last; ties alternate between classes."""
-    return in_turns(table["log_odds"].to_numpy(), table["given_label"].to_numpy())
+    """Return the rows (n,) sorted by quality, unknown ones last; ties alternate between classes.
+
+    If classes are ordered, those with the largest expected error come first.
+    """
+    score = table["log_odds"].to_numpy()
+    if "expected_error" in table.column_names and table["expected_error"].null_count < len(table):
+        score = np.where(np.isnan(score), np.nan, -table["expected_error"].to_numpy())
+    return in_turns(score, table["given_label"].to_numpy())
 
 
 def in_turns(log_odds: Array, given: Array) -> Array:

@@ -28,8 +28,9 @@ _HABIT_PRIOR = (4.0, 1.0, 1.0)  # labels of each habit that are added to those o
 _TINY = 1e-30
 _SHARPNESS_ROWS = 10_000  # examples that it is fitted to
 _NEWTON_STEPS = 3  # of it in each round
-_LABEL_ROWS = 20_000  # labels that their weight is fitted to
+_LABEL_ROWS = 10_000  # labels that their weight is fitted to
 _LABEL_WEIGHTS = tuple(i / 10 for i in range(1, 11))
+_STEP = 0.25  # largest change of that weight in a round
 _MIN_COMMON = 10  # examples that two annotators must share to be compared
 _MIN_COPIED = 0.5  # fraction of labels
 _FALSE_ALARMS = 0.01  # expected number of pairs that are taken for copies by chance
@@ -192,7 +193,8 @@ def _fit_label_weight(fit: AnnotatorFit, annotations: Annotations, prior: Tensor
     def likelihood(weight: float) -> float:
         return float(((own + weight * others).softmax(1) * columns).sum(1).clamp(min=_TINY).log().mean())
 
-    return max(_LABEL_WEIGHTS, key=likelihood)
+    near = [weight for weight in _LABEL_WEIGHTS if abs(weight - fit.label_weight) < _STEP]
+    return max(near, key=likelihood)
 
 
 def _fit_sharpness(log_probs: Tensor, q: Tensor, start: float) -> float:

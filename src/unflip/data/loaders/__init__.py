@@ -21,6 +21,7 @@ FOR_ALL = frozenset(
         "labels",
         "annotations",
         "unlabeled",
+        "ordinal",
         "reviewed",
         "limit",
         "per_class",

@@ -106,7 +106,7 @@ class Unflip(Method):
     options: UnflipOptions
     tables = 3
     can_be_calibrated = False
-    uses_annotations = True
+    uses_annotations = uses_order = True
 
     def __init__(self, options: UnflipOptions, context: TrainContext) -> None:
         super().__init__(options, context)
@@ -266,6 +266,7 @@ class Unflip(Method):
             trust=before.prior_trust if before else PRIOR_TRUST[self.options.prior],
             steps=context.epochs - self.warmup + 1,  # one per epoch
             progress=(epoch - self.warmup) / max(1, context.epochs - self.warmup),
+            ordinal=context.ordinal,
             broadcast=observed.broadcast,
         )
         after.weights, after.gaussians = weights, views.gaussians
@@ -382,7 +383,16 @@ class Unflip(Method):
             top2_probs=top2_probs,
             fold=self.folds[train] if self.num_folds > 1 else None,
             annotators=state.annotators,
+            expected_error=self._expected_error(given) if state.ordinal else None,
         )
+
+    def _expected_error(self, given: Tensor) -> Tensor:
+        """Return the expected distance of the training labels (m,) from the true class, if classes are ordered."""
+        assert self.posterior is not None
+        assert self.scaling is not None
+        log_odds = self.scaling.apply(self._odds(given))
+        parts = blocks(len(given), self.context.num_classes)
+        return torch.cat([self.posterior.expected_error(rows, given, log_odds[rows]) for rows in parts])
 
     def _confident_part(self, network: Tensor, labels: LabelStore) -> Confident:
         """Describe the labels, not reviewed, that the networks predict confidently."""

@@ -42,6 +42,8 @@ _MIN_PROB = 1e-6
 _MAX_OFFSET = 80.0  # avoids overflow
 # transition matrix
 _ROUNDS = 5
+_NEIGHBORS = 1.0  # labels by which neighbors are preferred, if classes are ordered
+_HALF = 0.5
 
 
 def score_labels(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -93,6 +95,7 @@ class PosteriorState:
         lapses: lapse rates (q,) of the labels under the predictions that ``confident`` describes. Views that were
             scaled to the labels are less sure where labels are wrong, which hides lapses if all examples are easy.
         annotators: if there are several: the posterior given all their labels, which replaces the one given a label.
+        ordinal: whether classes are ordered: then labels near the true class are preferred.
     """
 
     log_probs: Tensor
@@ -110,6 +113,7 @@ class PosteriorState:
     gaussian_pair: Tensor | None = None
     lapses: Tensor | None = None
     annotators: AnnotatorFit | None = None
+    ordinal: bool = False
 
     @property
     def combined(self) -> Tensor:
@@ -145,14 +149,30 @@ class PosteriorState:
 
         A label is changed to the most likely other class c if that is more likely right than the label: if
         ``(1 - q) p_c > q``, where calibrated ``log_odds`` (r,) say that the label is right with probability q, and p_c
-        is the probability of c among the other classes. Labels without a score stay.
+        is the probability of c among the other classes. Labels without a score stay. If classes are ordered, it is
+        changed to the median of the distribution (q, (1 - q) p), which has the smallest expected distance.
         """
-        others, labels = self.posterior(rows, labels, self.label_weight), labels[rows]
-        others = others.scatter(1, labels[:, None], 0)
-        probs, most_likely = (others / others.sum(1, keepdim=True).clamp(min=_TINY)).max(1)
+        others = self._others(rows, labels)
+        labels = labels[rows]
+        if self.ordinal:
+            whole = (others * (-log_odds).sigmoid()[:, None]).scatter(1, labels[:, None], log_odds.sigmoid()[:, None])
+            median = (whole.cumsum(1) >= _HALF).int().argmax(1).where(~log_odds.isnan(), labels)
+            return median, whole.gather(1, median[:, None])[:, 0].nan_to_num(1.0).float()
+        probs, most_likely = others.max(1)
         of_label, of_other = log_odds.sigmoid(), (-log_odds).sigmoid() * probs
         is_changed = of_other > of_label
         return most_likely.where(is_changed, labels), of_label.maximum(of_other).nan_to_num(1.0).float()
+
+    def _others(self, rows: slice, labels: Tensor) -> Tensor:
+        """Return the probabilities (r, k) of all classes but the label's, given that it is wrong."""
+        others = self.posterior(rows, labels, self.label_weight).scatter(1, labels[rows, None], 0)
+        return others / others.sum(1, keepdim=True).clamp(min=_TINY)
+
+    def expected_error(self, rows: slice, labels: Tensor, log_odds: Tensor) -> Tensor:
+        """Return the expected distance (r,) of labels from the true class: ``(1 - q) sum_c p_c |c - y|``."""
+        classes = torch.arange(self.log_probs.shape[1], device=labels.device)
+        distances = (classes - labels[rows, None]).abs()
+        return (-log_odds).sigmoid() * (self._others(rows, labels) * distances).sum(1)
 
     def fit_scaling(self, odds: Tensor, labels: Tensor, unreviewed: Tensor) -> PlattScaling:
         """Calibrate log-odds (n,) to the estimated noise rate of the labels not reviewed, where ``unreviewed`` (n,)."""
@@ -186,6 +206,7 @@ def update_posterior(
     trust: float | None = None,
     steps: int = 1,
     progress: float = 1.0,
+    ordinal: bool = False,
     broadcast: Callable[[Tensor], Tensor] = lambda tensor: tensor,
 ) -> PosteriorState:
     """Estimate class prior, label weights and transition matrix.
@@ -199,6 +220,7 @@ def update_posterior(
         trust: see :func:`prior_trust`, if known.
         steps: number of steps in which the prior is moved; this is one of them.
         progress: 0 at the end of the warm-up, where labels have full weight in targets, to 1 at the end of the run.
+        ordinal: whether classes are ordered.
         broadcast: returns the tensor of the first process on every process.
     """
     share = informative_prob(log_probs, labels, uniform_noise_rate)
@@ -213,8 +235,10 @@ def update_posterior(
             log_probs[rows] = _adjusted(log_probs[rows], offset)
     target, label = label_weights(uniform_noise_rate, wrong, log_probs.shape[1])
     target = 1 + (target - 1) * progress
-    log_matrix = broadcast(estimate_transition(log_probs, labels, share, target))
-    return PosteriorState(log_probs, share, log_matrix, offset, uniform_noise_rate, trust, target, label, confident)
+    log_matrix = broadcast(estimate_transition(log_probs, labels, share, target, ordinal=ordinal))
+    return PosteriorState(
+        log_probs, share, log_matrix, offset, uniform_noise_rate, trust, target, label, confident, ordinal=ordinal
+    )
 
 
 def blocks(count: int, num_classes: int) -> Iterator[slice]:
@@ -401,11 +425,14 @@ def estimate_transition(
     weight: float = 1.0,
     rounds: int = _ROUNDS,
     offset: Tensor | None = None,
+    *,
+    ordinal: bool = False,
 ) -> Tensor:
     """Return log M (k, k), M[c, y] the probability of label y given true class c, by expectation maximization.
 
     E-step: ``q_i ∝ p_i M[:, y_i]^g``; M-step: ``M[c, y] ∝ 1 / k + [c = y] + sum_{i: y_i = y} u_i q_ic``. The added
-    constants are a weak prior in favor of right labels. It starts from q = p.
+    constants are a weak prior in favor of right labels. It starts from q = p. If classes are ordered, neighbors take
+    the place of ``1 / k``: ``2^-|c - y|``, scaled to the sum 1 for each class.
 
     Args:
         log_probs: log p (n, k).
@@ -414,16 +441,21 @@ def estimate_transition(
         weight: g.
         rounds: number of iterations.
         offset: log-offsets (k,) that adjust the class prior first.
+        ordinal: whether classes are ordered.
     """
     num_classes = log_probs.shape[1]
-    log_matrix = torch.empty(0)
+    log_matrix, constants = torch.empty(0), torch.full((num_classes, num_classes), 1 / num_classes)
+    if ordinal:
+        classes = torch.arange(num_classes)
+        near = torch.exp2(-(classes[:, None] - classes).abs().float())
+        constants = _NEIGHBORS * near / near.sum(1, keepdim=True)
     for number in range(rounds):
         counts = torch.zeros(num_classes, num_classes, device=log_probs.device)  # by label, then class
         for rows in blocks(*log_probs.shape):
             probs = _adjusted(log_probs[rows], offset)
             probs = probs.add(log_matrix.T[labels[rows]], alpha=weight).softmax(1) if number else probs.exp()
             counts.index_add_(0, labels[rows], probs * share[rows, None])
-        matrix = counts.T.add_(1 / num_classes)
+        matrix = counts.T.add(constants.to(counts.device))
         matrix.diagonal().add_(1)
         log_matrix = matrix.div_(matrix.sum(1, keepdim=True)).log_()
     return log_matrix
