@@ -26,7 +26,7 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 @pytest.mark.filterwarnings("ignore")  # of cleanlab and scikit-learn, as a reader sees them
-@pytest.mark.parametrize(("page", "outputs"), [("tour", 5), ("others", 3)])
+@pytest.mark.parametrize(("page", "outputs"), [("tour", 5), ("others", 3), ("annotators", 4)])
 def test_a_page_does_what_it_says(
     page: str, outputs: int, cli: Callable[..., Outcome], capsys: pytest.CaptureFixture[str]
 ) -> None:

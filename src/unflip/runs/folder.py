@@ -258,7 +258,7 @@ class Run:
         embedded = self.folder / layout.EMBEDDED
         if Path(self.result["data_path"]).name == layout.EMBEDDED and (origin := read_origin(embedded)) is not None:
             path, column = str(data or origin.data), origin.label_column
-        unused = {"labels": None, "reviewed": None, "limit": None, "per_class": None}
+        unused = {"labels": None, "annotations": None, "reviewed": None, "limit": None, "per_class": None}
         options = options.model_copy(update=unused | {"path": path, "label_column": options.label_column or column})
         try:
             find_loader(options)
