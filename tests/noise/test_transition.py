@@ -114,15 +114,6 @@ def test_what_is_no_transition_matrix_is_refused(message: str) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("level", [0, 1, -0.1, 30, float("nan")])
-def test_levels_outside_0_1_are_refused(level: float) -> None:
-    for make in (symmetric, pair):
-        with pytest.raises(InputError, match=r"outside \(0, 1\)"):
-            make(10, level)
-    with pytest.raises(InputError, match=r"outside \(0, 1\)"):
-        asymmetric(10, level, {0: 1})
-
-
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [({}, "empty"), ({0: 3}, "names class 3; there are 3 classes"), ({-1: 0}, "class -1"), ({1: 1}, "to itself")],

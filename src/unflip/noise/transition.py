@@ -17,7 +17,6 @@ _TOLERANCE = 1e-6  # of row sums, enough for float32
 
 def symmetric(num_classes: int, level: float) -> Tensor:
     """Return T_ij = eps / (k - 1) for i != j and T_ii = 1 - eps (the paper's section 4.2)."""
-    check_level(level)
     matrix = torch.full((num_classes, num_classes), level / (num_classes - 1), dtype=torch.float64)
     return matrix.fill_diagonal_(1 - level)
 
@@ -27,11 +26,11 @@ def asymmetric(num_classes: int, level: float, mapping: Mapping[int, int]) -> Te
 
     Classes that are not in the map keep their labels.
     """
-    check_level(level)
     if not mapping:
         raise InputError("the class map is empty")
     matrix = torch.eye(num_classes, dtype=torch.float64)
-    _check_class_ids([*mapping, *mapping.values()], num_classes)
+    for wrong in {*mapping, *mapping.values()} - {*range(num_classes)}:
+        raise InputError(f"the class map names class {wrong}; there are {num_classes} classes, 0 to {num_classes - 1}")
     for source, target in mapping.items():
         if source == target:
             raise InputError(f"the class map sends class {source} to itself")
@@ -116,13 +115,6 @@ def check_labels(labels: Tensor, num_classes: int, *, what: str = "labels", clea
     return labels
 
 
-def check_level(level: float) -> float:
-    """Return ``level`` if it is a fraction strictly between 0 and 1."""
-    if not 0 < level < 1:
-        raise InputError(f"noise level {level:g} is outside (0, 1)")
-    return level
-
-
 def check_matrix(matrix: Tensor, num_classes: int | None = None) -> Tensor:
     """Return ``matrix`` as float64 with rows that sum to one, if it is square and row-stochastic (to 1e-6)."""
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
@@ -205,8 +197,3 @@ def _groups(superclasses: Sequence[int]) -> list[list[int]]:
     for class_id, superclass in enumerate(superclasses):
         groups.setdefault(superclass, []).append(class_id)
     return [groups[superclass] for superclass in sorted(groups) if len(groups[superclass]) > 1]
-
-
-def _check_class_ids(ids: Sequence[int], num_classes: int) -> None:
-    for wrong in set(ids) - set(range(num_classes)):
-        raise InputError(f"the class map names class {wrong}; there are {num_classes} classes, 0 to {num_classes - 1}")
