@@ -27,8 +27,7 @@ from unflip.data.sources import Source, Standardization
 from unflip.encoders.base import Encoded, Encoder
 from unflip.errors import ConfigError, InputError
 from unflip.nn import backbones
-from unflip.nn.backbone import Backbone, hash_weights
-from unflip.nn.openvino import Encode, compile_backbone
+from unflip.nn.backbone import Backbone, Encode, compile_backbone, hash_weights
 from unflip.progress import Track, untracked
 
 _SMALL_SIZE = 112  # to which images of at most 64 x 64 pixels are resized
