@@ -76,8 +76,13 @@ class CheckResult(NamedTuple):
 
 def no_issues() -> CheckResult:
     """Return the result of a check that does not apply to the data."""
-    none = np.empty(0, np.int64)
-    return CheckResult(none, none.astype(float), none.astype(bool), str)
+    return of_no_example(())
+
+
+def of_no_example(issues: Sequence[tuple[float, bool, str]]) -> CheckResult:
+    """Return issues, each a score, a flag and a reason, that belong to classes, columns or slices."""
+    scores, flags = (np.array([issue[place] for issue in issues], dtype) for place, dtype in ((0, float), (1, bool)))
+    return CheckResult(np.full(len(issues), -1), scores, flags, lambda at: issues[at][2])
 
 
 def run_checks(audited: AuditInput, skip: Collection[str] = (), track: Track = untracked) -> pa.Table:

@@ -143,10 +143,9 @@ def score_pairs(
         if isinstance(part, ImageFiles) or (isinstance(part, np.ndarray) and part.ndim == _IMAGE_AXES)
     ]
     if images and encoding is not None and encoding.encoder == "images":
-        pictures = similarity.Pictures(images)
         pairs, closeness = _neighbors(rows)
         pairs = pairs[closeness < _NEAR]
-        return pairs, pictures.similarity(rows.chosen[pairs], track), similarity.MIN_IMAGE
+        return pairs, similarity.picture_similarity(images, rows.chosen[pairs], track), similarity.MIN_IMAGE
     tables = [part for part in originals if isinstance(part, Table)]
     names = text_columns(encoding) if encoding is not None else ()
     if names and encoding is not None and len(tables) == len(originals):
@@ -266,8 +265,9 @@ def _is_text(encoding: Encoding) -> Array:
 
 
 def _row_scores(rows: _Stacked, pairs: Array) -> Array:
+    """Return the similarity (p,) of pairs (p, 2) of standardized rows: 1 - the largest difference."""
     blocks = (pairs[start : start + _BLOCK].T for start in range(0, len(pairs), _BLOCK))
-    return np.concatenate([np.empty(0), *(similarity.row_similarity(rows[a], rows[b]) for a, b in blocks)])
+    return np.concatenate([np.empty(0), *(1 - np.abs(rows[a] - rows[b]).max(1, initial=0) for a, b in blocks)])
 
 
 def _stars(pairs: Array, scores: Array, count: int) -> tuple[Array, Array]:
