@@ -19,9 +19,8 @@ from unflip.engine.prepare import prepare_data
 from unflip.engine.trainer import Trainer, parameter_groups
 from unflip.errors import ConfigError, InputError
 from unflip.nn import networks
-from unflip.nn.backbone import Pretrained, PretrainedOptions
+from unflip.nn.backbone import EfficientNetLite0Options, Pretrained, PretrainedOptions, efficientnet_lite0
 from unflip.nn.base import Members, build_network
-from unflip.nn.efficientnet import EfficientNetLite0Options, efficientnet_lite0
 from unflip.runs.config import RunConfig, nest
 from unflip.runs.folder import Run
 from unflip.runs.model_file import load_model

@@ -4,15 +4,18 @@ import pytest
 import torch
 from torch import nn
 
-from unflip.nn.base import SqueezeExcite
-from unflip.nn.inverted_residual import DropConnect, EfficientNetB0, EfficientNetOptions, InvertedResidual
-from unflip.nn.preact_resnet import (
+from unflip.nn.residual import (
+    DropConnect,
+    EfficientNetB0,
+    EfficientNetOptions,
+    InvertedResidual,
     PreActBlock,
     PreActOptions,
     PreActResNet18,
     PreActResNet34,
     SEBlock,
     SENet18,
+    SqueezeExcite,
     WideOptions,
     WideResNet,
 )

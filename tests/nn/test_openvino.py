@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from unflip.errors import UnflipWarning
-from unflip.nn.backbone import compile_backbone, import_openvino
-from unflip.nn.efficientnet import EfficientNetLite0, EfficientNetLite0Options
+from unflip.nn.backbone import EfficientNetLite0, EfficientNetLite0Options, compile_backbone, import_openvino
 
 needs_openvino = pytest.mark.skipif(
     importlib.util.find_spec("openvino") is None, reason="the extra `embed` is not installed"

