@@ -150,16 +150,10 @@ class JoinedSource:
 
     def _collect(self, indices: Tensor, read: Callable[[Source, Tensor], Tensor]) -> Tensor:
         which = torch.bucketize(indices.cpu(), self._starts[1:], right=True)
-        used = [(where, part) for i, part in enumerate(self._parts) if len(where := (which == i).nonzero()[:, 0])]
-        batches = [
-            read(part, indices[where.to(indices.device)] - self._starts[which[where[0]]]) for where, part in used
-        ]
-        if len(batches) == 1:
-            return batches[0]
-        inputs = torch.empty(len(indices), *self.shape, dtype=batches[0].dtype, device=batches[0].device)
-        for (where, _), batch in zip(used, batches, strict=True):
-            inputs[where.to(inputs.device)] = batch
-        return inputs
+        used, own = which.unique().tolist(), which.to(indices.device)
+        batches = [read(self._parts[i], indices[own == i] - self._starts[i]) for i in used]
+        back = which.argsort(stable=True).argsort().to(batches[0].device)
+        return batches[0] if len(batches) == 1 else torch.cat(batches)[back]
 
     def rescale(self, standardize: Standardization) -> None:
         """Rescale every part that holds rows."""

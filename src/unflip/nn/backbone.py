@@ -23,7 +23,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from unflip.errors import ConfigError, InputError, MissingExtraError, UnflipWarning, described
+from unflip.compute import import_extra
+from unflip.errors import ConfigError, InputError, UnflipWarning, described
 from unflip.nn.base import Network, image_channels
 from unflip.options import Options
 
@@ -52,14 +53,6 @@ class Backbone:
     std: tuple[float, float, float]
     size: int
     fixed_size: bool = False
-
-
-def import_extra(package: str, extra: str) -> Any:
-    """Import a package of an extra; raise MissingExtraError if it, or a package that it needs, is not installed."""
-    try:
-        return importlib.import_module(package)
-    except ModuleNotFoundError as error:
-        raise MissingExtraError((error.name or package).replace("_", "-"), extra) from error
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from unflip.compute import repair_torchvision
+from unflip.compute import import_extra, repair_torchvision
 from unflip.errors import ConfigError, InputError, described
-from unflip.nn.backbone import Backbone, Pretrained, PretrainedOptions, fill, import_extra, read_weights
+from unflip.nn.backbone import Backbone, Pretrained, PretrainedOptions, fill, read_weights
 from unflip.nn.base import image_channels
 
 
