@@ -15,7 +15,6 @@ from unflip.errors import InputError
 BLOCK_VALUES = 2**24  # values read at once when a whole array is scanned
 _BYTE_STD = ((256**2 - 1) / 12) ** 0.5  # standard deviation of a uniformly distributed byte
 _FAR = 1e4  # a mean of so many standard deviations costs float32 four of its seven digits
-_TINY = 1e-100  # the square of a smaller number underflows in float64
 
 
 @dataclass(frozen=True)
@@ -203,19 +202,11 @@ def check_varied(array: Array, what: str) -> None:
 
 def fit_standardization(array: Array, *, one_scale: bool) -> Standardization:
     """Return the mean of each column and its standard deviation, or one for all; constant columns are not scaled."""
-    total, peak = np.zeros(array.shape[1:]), np.zeros(array.shape[1:])
-    for _, rows in chunks(array):
-        total += rows.sum(axis=0, dtype=np.float64)
-        np.maximum(peak, np.maximum(rows.max(axis=0), -rows.min(axis=0).astype(np.float64)), out=peak)
-    mean = total / len(array)
-    peak = np.full_like(peak, peak.max()) if one_scale else peak
-    unit = np.where((peak > 0) & (peak < _TINY), peak, 1.0)
-    squares = np.zeros(array.shape[1:])
-    for _, rows in chunks(array):
-        squares += np.square((rows - mean) / unit).sum(axis=0)
-    variance = squares / len(array)
-    own = np.sqrt(variance) * unit
-    std = np.sqrt(np.full_like(variance, variance.mean())) * unit if one_scale else own.copy()
+    zeros: Array = np.zeros(array.shape[1:])
+    mean = sum((rows.sum(axis=0, dtype=np.float64) for _, rows in chunks(array)), zeros) / len(array)
+    variance = sum((np.square(rows - mean).sum(axis=0) for _, rows in chunks(array)), zeros) / len(array)
+    own = np.sqrt(variance)
+    std = np.sqrt(np.full_like(variance, variance.mean())) if one_scale else own.copy()
     constant = own <= 1e-12 * np.abs(mean)
     std[std <= 1e-12 * np.abs(mean)] = 1.0
     far = ~constant & ((np.abs(mean) > _FAR * std) | (std < np.finfo(np.float32).tiny))

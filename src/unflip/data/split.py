@@ -23,7 +23,9 @@ def split(data: Dataset, fraction: float, seed: int) -> Dataset:
     if has_val:
         is_val = data.is_val
     elif fraction:
-        groups = None if data.train.groups is None else group_numbers(data.train.groups)
+        groups = None
+        if data.train.groups is not None:
+            groups = torch.from_numpy(np.unique(data.train.groups, return_inverse=True)[1])
         is_val = stratified_split(given, data.num_classes, fraction, seed, groups)
     else:
         is_val = torch.zeros(len(given), dtype=torch.bool)
@@ -60,11 +62,6 @@ def untorn(is_val: Tensor, same: Tensor) -> Tensor:
     """
     trains = torch.zeros(int(same.max()) + 1, dtype=torch.bool).index_fill_(0, same[~is_val], True)
     return is_val & ~trains[same]
-
-
-def group_numbers(groups: Array) -> Tensor:
-    """Return the number (n,) of each example's group, or label."""
-    return torch.from_numpy(np.unique(groups, return_inverse=True)[1])
 
 
 def stratified_split(
