@@ -19,6 +19,7 @@ from unflip.nn.base import Network, image_channels
 from unflip.options import Options
 
 _STEM = 32  # channels after the first convolution
+_DROP = 0.2  # drop rates of EfficientNet
 _MOBILENET = (
     # expansion, channels, blocks, kernel, stride: the paper's Table 2, with stride 1 where 32 pixels are too few
     (1, 16, 1, 3, 1),
@@ -226,15 +227,6 @@ class MobileNetV2(Network):
         self.head = nn.Linear(1280, num_classes)
 
 
-class EfficientNetOptions(Options):
-    """Options of EfficientNet-B0."""
-
-    dropout: float = Field(0.2, ge=0.0, lt=1.0)
-    """Share of the features dropped before the head."""
-    drop_connect: float = Field(0.2, ge=0.0, lt=1.0)
-    """Drop rate of the last block's residual per example; it increases linearly from 0 at the first block."""
-
-
 class DropConnect(nn.Module):
     """Stochastic depth: drop the residual of some examples, and rescale the others (Huang et al. 2016)."""
 
@@ -253,16 +245,15 @@ class DropConnect(nn.Module):
 class EfficientNetB0(Network):
     """A 3x3 convolution that keeps the size, seven stages, mean pooling, dropout, head.
 
-    It has no last 1x1 convolution to 1280 channels, hence 3.6 and not 5.3 million parameters.
+    It has no last 1x1 convolution to 1280 channels, hence 3.6 and not 5.3 million parameters. The drop rate of residuals
+    increases linearly from 0 at the first block.
     """
 
-    Options = EfficientNetOptions
-
-    def __init__(self, options: EfficientNetOptions, input_shape: tuple[int, ...], num_classes: int) -> None:
+    def __init__(self, options: Options, input_shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
         stem = conv_norm(image_channels(self, input_shape), _STEM, 3)
         shapes = [*_blocks(_EFFICIENTNET)]
-        drops = [options.drop_connect * place / len(shapes) for place in range(len(shapes))]
+        drops = [_DROP * place / len(shapes) for place in range(len(shapes))]
         blocks = [InvertedResidual(*shape, drop) for shape, drop in zip(shapes, drops, strict=True)]
-        self.encoder = nn.Sequential(*stem, nn.SiLU(inplace=True), *blocks, *pool(), nn.Dropout(options.dropout))
+        self.encoder = nn.Sequential(*stem, nn.SiLU(inplace=True), *blocks, *pool(), nn.Dropout(_DROP))
         self.head = nn.Linear(_EFFICIENTNET[-1][1], num_classes)

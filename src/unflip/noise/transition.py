@@ -4,8 +4,10 @@ Matrices by formula, sampling, measuring, and the checks of labels and matrices;
 noise: those of common data sets, and within superclasses.
 """
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 
 import torch
 from torch import Tensor
@@ -144,28 +146,7 @@ NAMED_MAPS: dict[str, dict[int, int]] = {
 }
 """Class maps of asymmetric noise, by data set."""
 
-CIFAR100_CLASSES: dict[str, tuple[str, ...]] = {
-    "aquatic_mammals": ("beaver", "dolphin", "otter", "seal", "whale"),
-    "fish": ("aquarium_fish", "flatfish", "ray", "shark", "trout"),
-    "flowers": ("orchid", "poppy", "rose", "sunflower", "tulip"),
-    "food_containers": ("bottle", "bowl", "can", "cup", "plate"),
-    "fruit_and_vegetables": ("apple", "mushroom", "orange", "pear", "sweet_pepper"),
-    "household_electrical_devices": ("clock", "keyboard", "lamp", "telephone", "television"),
-    "household_furniture": ("bed", "chair", "couch", "table", "wardrobe"),
-    "insects": ("bee", "beetle", "butterfly", "caterpillar", "cockroach"),
-    "large_carnivores": ("bear", "leopard", "lion", "tiger", "wolf"),
-    "large_man-made_outdoor_things": ("bridge", "castle", "house", "road", "skyscraper"),
-    "large_natural_outdoor_scenes": ("cloud", "forest", "mountain", "plain", "sea"),
-    "large_omnivores_and_herbivores": ("camel", "cattle", "chimpanzee", "elephant", "kangaroo"),
-    "medium_mammals": ("fox", "porcupine", "possum", "raccoon", "skunk"),
-    "non-insect_invertebrates": ("crab", "lobster", "snail", "spider", "worm"),
-    "people": ("baby", "boy", "girl", "man", "woman"),
-    "reptiles": ("crocodile", "dinosaur", "lizard", "snake", "turtle"),
-    "small_mammals": ("hamster", "mouse", "rabbit", "shrew", "squirrel"),
-    "trees": ("maple_tree", "oak_tree", "palm_tree", "pine_tree", "willow_tree"),
-    "vehicles_1": ("bicycle", "bus", "motorcycle", "pickup_truck", "train"),
-    "vehicles_2": ("lawn_mower", "rocket", "streetcar", "tank", "tractor"),
-}
+CIFAR100_CLASSES: dict[str, list[str]] = tomllib.loads(files(__package__).joinpath("cifar100.toml").read_text("utf-8"))
 """The 100 classes of CIFAR-100 by superclass; ids of classes and superclasses are in alphabetical order."""
 
 _SUPERCLASS_OF = {name: number for number, names in enumerate(CIFAR100_CLASSES.values()) for name in names}
