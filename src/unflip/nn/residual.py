@@ -245,8 +245,8 @@ class DropConnect(nn.Module):
 class EfficientNetB0(Network):
     """A 3x3 convolution that keeps the size, seven stages, mean pooling, dropout, head.
 
-    It has no last 1x1 convolution to 1280 channels, hence 3.6 and not 5.3 million parameters. The drop rate of residuals
-    increases linearly from 0 at the first block.
+    It has no last 1x1 convolution to 1280 channels, hence 3.6 and not 5.3 million parameters. The drop rate of
+    residuals increases linearly from 0 at the first block.
     """
 
     def __init__(self, options: Options, input_shape: tuple[int, ...], num_classes: int) -> None:
