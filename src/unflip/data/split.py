@@ -1,6 +1,7 @@
 """split: draws the validation examples, stratified by class; duplicates stay together."""
 
 from dataclasses import replace
+from hashlib import blake2b
 
 import numpy as np
 import torch
@@ -130,6 +131,11 @@ def identities(part: Split) -> Array:
         rows = np.asarray(part.inputs[start : start + BLOCK_ROWS])
         keys[start : start + BLOCK_ROWS] = row_hashes(rows.astype(np.float64) + 0.0 if rows.dtype.kind == "f" else rows)
     return keys
+
+
+def content_hash(content: bytes | memoryview) -> int:
+    """Return a 64-bit hash of any content."""
+    return int.from_bytes(blake2b(content, digest_size=8).digest())
 
 
 def row_hashes(rows: Array) -> Array:

@@ -8,8 +8,8 @@ checks = Registry(
     "check",
     [
         Entry("outlier", "examples unlike all others", f"{_HERE}.outlier:find_outliers"),
-        Entry("near_duplicate", "groups of near-identical examples", f"{_HERE}.near_duplicate:find_near_duplicates"),
-        Entry("leakage", "examples repeated in a test or validation set", f"{_HERE}.near_duplicate:find_leakage"),
+        Entry("near_duplicate", "groups of near-identical examples", f"{_HERE}.duplicates:find_near_duplicates"),
+        Entry("leakage", "examples repeated in a test or validation set", f"{_HERE}.duplicates:find_leakage"),
         Entry("ambiguous", "examples with two equally likely classes", f"{_HERE}.class_quality:find_ambiguous"),
         Entry(
             "image_quality",

@@ -15,7 +15,7 @@ look, and gives a one-line reason. It never changes a label and never sees true 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +23,11 @@ import pyarrow as pa
 from unflip.data.arrays import Array, Shards
 from unflip.data.dataset import Dataset, Inputs
 from unflip.issues import checks
-from unflip.issues.duplicates import DuplicateIndex
 from unflip.progress import Track, untracked
 from unflip.runs.labels import Issue, issues_table
+
+if TYPE_CHECKING:
+    from unflip.issues.duplicates import DuplicateIndex
 
 _log = logging.getLogger(__name__)
 _UNFLAGGED = 100  # listed per check in addition to the flagged ones, by score
@@ -46,7 +48,7 @@ class AuditInput:
     table: pa.Table
     class_names: Sequence[str]
     data: Dataset
-    duplicates: DuplicateIndex | None = None
+    duplicates: "DuplicateIndex | None" = None
     examples: Mapping[str, Inputs] = field(default_factory=dict)
 
     @property
