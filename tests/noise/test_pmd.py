@@ -207,7 +207,7 @@ def bad_posterior(row: int, column: int, value: float) -> Tensor:
         (bad_posterior(2, 1, -0.1), "its smallest value is -0.1; rows must sum to 1 within 0.001 and not be negative"),
         (bad_posterior(3, 0, float("nan")), "row 3 sums to nan"),
         (bad_posterior(3, 0, float("inf")), "row 3 sums to inf"),
-        (bad_posterior(4, 2, 0.5), "row 4 sums to 1.16667"),
+        (bad_posterior(4, 2, 0.5), "row 4 sums to 1.166667"),
         (torch.full((5, 3), 1 / 3), "shape (5, 3); expected (6, 3)"),
         (torch.full((6, 4), 1 / 4), "shape (6, 4); expected (6, 3)"),
         (torch.full((6,), 1.0), "shape (6,); expected (6, 3)"),

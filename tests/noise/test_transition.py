@@ -101,8 +101,8 @@ NOT_MATRICES = {
     "shape (2, 3); it must be square": torch.ones(2, 3) / 3,
     "shape (3,); it must be square": torch.ones(3),
     "row 1 sums to 0.9": torch.tensor([[1.0, 0], [0.4, 0.5]]),
-    "row 0, column 1 is -0.5": torch.tensor([[1.5, -0.5], [0, 1]]),
-    "row 1, column 0 is nan": torch.tensor([[1.0, 0], [float("nan"), 1]]),
+    "row 0 sums to 1, its smallest value is -0.5": torch.tensor([[1.5, -0.5], [0, 1]]),
+    "row 1 sums to nan": torch.tensor([[1.0, 0], [float("nan"), 1]]),
 }
 
 

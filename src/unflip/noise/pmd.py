@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from unflip.errors import InputError
+from unflip.noise.transition import check_distributions
 
 _TOLERANCE = 1e-3  # of the row sums of posteriors, enough for float16
 _MAX_FACTOR = 1e6  # beyond which practically no label becomes u
@@ -65,14 +66,7 @@ def check_posterior(posterior: Tensor, num_examples: int, num_classes: int) -> T
     if not posterior.is_floating_point():
         raise InputError(f"posterior is {posterior.dtype}; expected floating-point probabilities")
     posterior = posterior.detach().cpu().to(torch.promote_types(posterior.dtype, torch.float32))
-    sums, smallest = posterior.sum(dim=1), posterior.amin(dim=1)
-    good = ((sums - 1).abs() <= _TOLERANCE) & (smallest >= 0)  # False for NaN
-    if not good.all():
-        row = int((~good).int().argmax())
-        raise InputError(
-            f"posterior: row {row} sums to {float(sums[row]):.6g}, its smallest value is {float(smallest[row]):g}; "
-            "rows must sum to 1 within 0.001 and not be negative (apply softmax to logits)"
-        )
+    check_distributions(posterior, "posterior", _TOLERANCE)
     return posterior
 
 

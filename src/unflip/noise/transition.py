@@ -124,18 +124,20 @@ def check_matrix(matrix: Tensor, num_classes: int | None = None) -> Tensor:
     if num_classes is not None and len(matrix) != num_classes:
         raise InputError(f"transition matrix is for {len(matrix)} classes; the data have {num_classes}")
     matrix = matrix.detach().cpu().double()
-    outside = ~((matrix >= 0) & matrix.isfinite())  # NaN, too
-    if outside.any():
-        row, column = outside.nonzero()[0].tolist()
+    check_distributions(matrix, "transition matrix", _TOLERANCE)
+    return matrix / matrix.sum(dim=1)[:, None]
+
+
+def check_distributions(rows: Tensor, what: str, tolerance: float) -> None:
+    """Raise InputError if one of the rows (n, k) is not a probability distribution."""
+    sums, smallest = rows.sum(dim=1), rows.amin(dim=1)
+    good = ((sums - 1).abs() <= tolerance) & (smallest >= 0)  # False for NaN
+    if not good.all():
+        row = int((~good).int().argmax())
         raise InputError(
-            f"transition matrix: row {row}, column {column} is {float(matrix[row, column]):g}; it must be at least 0"
+            f"{what}: row {row} sums to {float(sums[row]):.7g}, its smallest value is {float(smallest[row]):g}; "
+            f"rows must sum to 1 within {tolerance:g} and not be negative"
         )
-    sums = matrix.sum(dim=1)
-    wrong = (sums - 1).abs() > _TOLERANCE
-    if wrong.any():
-        row = int(wrong.int().argmax())
-        raise InputError(f"transition matrix: row {row} sums to {float(sums[row]):.8g}; every row must sum to 1")
-    return matrix / sums[:, None]
 
 
 NAMED_MAPS: dict[str, dict[int, int]] = {
