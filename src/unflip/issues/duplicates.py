@@ -205,7 +205,8 @@ def score_pairs(
         pairs (p, 2) of positions in ``chosen``, their similarity (p,), and the threshold for near-duplicates.
     """
     rows = _Stacked(features, chosen)
-    images = [part for part in originals if isinstance(part, ImageFiles) or len(part.shape) == _IMAGE_AXES]
+    known = [part for part in originals if not isinstance(part, Table)]
+    images = [part for part in known if isinstance(part, ImageFiles) or part.ndim == _IMAGE_AXES]
     if images and encoding is not None and encoding.encoder == "images":
         pairs, closeness = _neighbors(rows)
         pairs = pairs[closeness < _NEAR]
