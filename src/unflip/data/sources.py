@@ -103,7 +103,9 @@ class ArraySource:
         inputs = self.fetch(indices)
         if not self._jitter:
             return inputs
-        noise = random_bytes(inputs.numel(), generator).to(inputs.device).view(inputs.shape)
+        # uniform bytes, in a third of the time of Gaussian noise
+        words = torch.empty(-(-inputs.numel() // 8), dtype=torch.int64).random_(-(2**63), None, generator=generator)
+        noise = words.view(torch.int8)[: inputs.numel()].to(inputs.device).view(inputs.shape)
         return inputs.add_(noise, alpha=self._jitter / _BYTE_STD)
 
     def rescale(self, standardize: Standardization) -> None:
@@ -164,12 +166,6 @@ class JoinedSource:
         """Move every part."""
         self._parts = [part.to(device) for part in self._parts]
         return self
-
-
-def random_bytes(count: int, generator: torch.Generator) -> Tensor:
-    """Return uniform integers from -128 to 127, in a third of the time of Gaussian noise."""
-    words = torch.empty(-(-count // 8), dtype=torch.int64).random_(-(2**63), None, generator=generator)
-    return words.view(torch.int8)[:count]
 
 
 def chunks(array: Array) -> Iterator[tuple[int, Array]]:

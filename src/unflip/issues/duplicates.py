@@ -208,9 +208,10 @@ def score_pairs(
     known = [part for part in originals if not isinstance(part, Table)]
     images = [part for part in known if isinstance(part, ImageFiles) or part.ndim == _IMAGE_AXES]
     if images and encoding is not None and encoding.encoder == "images":
+        similarity_of = similarity.picture_similarity(images, track)
         pairs, closeness = _neighbors(rows)
         pairs = pairs[closeness < _NEAR]
-        return pairs, similarity.picture_similarity(images, rows.chosen[pairs], track), similarity.MIN_IMAGE
+        return pairs, similarity_of(rows.chosen[pairs]), similarity.MIN_IMAGE
     tables = [part for part in originals if isinstance(part, Table)]
     names = text_columns(encoding) if encoding is not None else ()
     if names and encoding is not None and len(tables) == len(originals):

@@ -4,7 +4,7 @@ Pictures are compared by their pixels: whole, mirrored, and one as a part of the
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from unicodedata import normalize
 
 import numpy as np
@@ -34,11 +34,14 @@ _BETWEEN = re.compile(
 _NO_SIGNS = re.compile(r"[^\d#$%<=>+-]+")
 
 
-def picture_similarity(parts: Sequence[Array | ImageFiles], pairs: Array, track: Track) -> Array:
-    """Return the similarity (p,) of pairs (p, 2) of pictures, counted over all splits; see :func:`image_similarity`."""
+def picture_similarity(parts: Sequence[Array | ImageFiles], track: Track) -> Callable[[Array], Array]:
+    """Return a function from pairs (p, 2) of pictures, counted over all splits, to their similarity (p,).
+
+    See :func:`image_similarity`.
+    """
     starts, small = np.cumsum([0, *map(len, parts)]), are_small(parts[0])
 
-    def scores() -> Iterator[float]:
+    def scores(pairs: Array) -> Iterator[float]:
         for begin in range(0, len(pairs), _LOADED):
             rows, places = np.unique(pairs[begin : begin + _LOADED], return_inverse=True)
             cuts = np.searchsorted(rows, starts)
@@ -48,7 +51,7 @@ def picture_similarity(parts: Sequence[Array | ImageFiles], pairs: Array, track:
             for a, b in zip(first.split(_PAIRS), second.split(_PAIRS), strict=True):
                 yield from image_similarity(pixels[a], pixels[b], small=small).tolist()
 
-    return np.fromiter(track(scores(), "comparing pictures", len(pairs)), np.float64, len(pairs))
+    return lambda pairs: np.fromiter(track(scores(pairs), "comparing pictures", len(pairs)), np.float64, len(pairs))
 
 
 def _squares(images: Array | ImageFiles, rows: Array) -> Tensor:
