@@ -211,7 +211,7 @@ def bad_posterior(row: int, column: int, value: float) -> Tensor:
         (torch.full((5, 3), 1 / 3), "shape (5, 3); expected (6, 3)"),
         (torch.full((6, 4), 1 / 4), "shape (6, 4); expected (6, 3)"),
         (torch.full((6,), 1.0), "shape (6,); expected (6, 3)"),
-        (torch.ones(6, 3, dtype=torch.long), "expected floating-point probabilities"),
+        (torch.ones(6, 3, dtype=torch.long), "row 0 sums to 3"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -63,8 +63,6 @@ def check_posterior(posterior: Tensor, num_examples: int, num_classes: int) -> T
     """Return ``posterior`` (n, k) on the CPU if every row is a probability distribution."""
     if posterior.shape != (num_examples, num_classes):
         raise InputError(f"posterior has shape {tuple(posterior.shape)}; expected ({num_examples}, {num_classes})")
-    if not posterior.is_floating_point():
-        raise InputError(f"posterior is {posterior.dtype}; expected floating-point probabilities")
     posterior = posterior.detach().cpu().to(torch.promote_types(posterior.dtype, torch.float32))
     check_distributions(posterior, "posterior", _TOLERANCE)
     return posterior
