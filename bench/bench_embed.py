@@ -31,9 +31,7 @@ from unflip.compute import prefetched
 from unflip.data.files import ImageFiles, ResizeCrop
 from unflip.data.images import FileSource
 from unflip.data.sources import Standardization
-from unflip.nn.backbone import Backbone
-from unflip.nn.efficientnet import efficientnet_lite0
-from unflip.nn.openvino import Encode, compile_backbone
+from unflip.nn.backbone import Backbone, Encode, compile_backbone, efficientnet_lite0
 
 NETWORK_LIMIT, WHOLE_LIMIT = 2.5, 2.2  # PyTorch's time by ours: at least
 PHOTOS, TURN, BATCH = 384, 64, 16  # photos, those of a turn, those of a batch

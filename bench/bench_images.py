@@ -25,7 +25,7 @@ from unflip.engine.trainer import Trainer, lr_factor
 from unflip.methods import find_method
 from unflip.methods.base import LabelStore, TrainContext
 from unflip.nn.base import Ensemble, Network, build_network
-from unflip.nn.preact_resnet import PreAct8Options
+from unflip.nn.residual import PreAct8Options
 from unflip.progress import Reporter
 from unflip.runs.config import RunConfig
 

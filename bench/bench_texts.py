@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from limits import Limits
-from unflip.encoders.wordllama import WordLlama
+from unflip.encoders.text import WordLlama
 
 LIMIT = 1.2  # times the bare loop's processor time: at most
 TEXTS, ROUNDS = 13_000, 5

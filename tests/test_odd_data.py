@@ -31,7 +31,7 @@ from unflip.data.dataset import Dataset, Split
 from unflip.data.labels import read_labels
 from unflip.errors import DivergedError, InputError, UnflipError, UnflipWarning
 from unflip.issues.duplicates import find_duplicates
-from unflip.issues.outlier import Directions
+from unflip.issues.outlier import unit_vectors
 from unflip.noise import corrupt_labels
 from unflip.runs.labels import names_of
 
@@ -63,7 +63,7 @@ def test_issues_are_found_far_from_zero_as_near_it() -> None:
     X, y = make_blobs(240, 5, centers=3, random_state=0, cluster_std=2.0)
     X = np.vstack([X, X[:3] + 1e-4])
     y = np.concatenate([y, y[:3]])
-    near, far = (Directions(Shards([rows]), np.arange(len(rows)), None)[:] for rows in (X, X + 2.0**30))
+    near, far = (unit_vectors(Shards([rows]), np.arange(len(rows)), None)(slice(None)) for rows in (X, X + 2.0**30))
     np.testing.assert_allclose(far, near, atol=1e-4)
     for rows in (X, X + 2.0**30):
         found = find_duplicates(Dataset(Split(rows, y)), {"train": rows})

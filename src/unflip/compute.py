@@ -1,4 +1,4 @@
-"""The device, random generators, threads that prefetch batches, and torchvision."""
+"""The device, random generators, threads that prefetch batches, and imports of extras."""
 
 import hashlib
 import importlib
@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import RLock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
-from unflip.errors import ConfigError, unknown
+from unflip.errors import ConfigError, MissingExtraError, unknown
 
 _Result = TypeVar("_Result")
 _GLOBAL = RLock()
@@ -123,3 +123,11 @@ def repair_torchvision() -> None:
             raise
         for name in ("torchvision::nms", "torchvision::qnms"):
             torch.library.define(name, "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+def import_extra(package: str, extra: str) -> Any:
+    """Import a package of an extra; raise MissingExtraError if it, or a package that it needs, is not installed."""
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError((error.name or package).replace("_", "-"), extra) from error

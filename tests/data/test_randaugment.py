@@ -13,8 +13,7 @@ from torch import Tensor
 from helpers import shrink_cifar
 from unflip import train
 from unflip.compute import repair_torchvision
-from unflip.data.images import ImageSource, byte_normalization, flip_crop
-from unflip.data.randaugment import RandAugment
+from unflip.data.images import ImageSource, RandAugment, byte_normalization, flip_crop
 from unflip.errors import ConfigError, MissingExtraError
 
 pytestmark = pytest.mark.skipif(
@@ -94,7 +93,7 @@ def test_other_channels_and_a_missing_package_are_named(monkeypatch: pytest.Monk
     def missing(name: str) -> Tensor:
         raise ModuleNotFoundError(name=name)
 
-    monkeypatch.setattr("unflip.data.randaugment.importlib.import_module", missing)
+    monkeypatch.setattr("unflip.compute.importlib.import_module", missing)
     with pytest.raises(MissingExtraError, match=r"torchvision.*unflip\[timm\]"):
         RandAugment(SHAPE)
 

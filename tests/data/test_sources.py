@@ -122,9 +122,7 @@ def test_a_constant_column_becomes_zero_and_keeps_its_scale(value: float) -> Non
 
 @pytest.mark.parametrize("one_scale", [False, True])
 @pytest.mark.parametrize("mapped", [False, True])
-@pytest.mark.parametrize(
-    ("center", "spread"), [(1e9, 1.0), (-1e12, 10.0), (0.0, 1e-300), (1e-200, 1e-201), (0.0, 1e38)]
-)
+@pytest.mark.parametrize(("center", "spread"), [(1e9, 1.0), (-1e12, 10.0), (0.0, 1e-30), (0.0, 1e38)])
 def test_columns_far_from_zero_or_tiny_keep_their_differences(
     tmp_path: Path, center: float, spread: float, mapped: bool, one_scale: bool
 ) -> None:

@@ -26,9 +26,9 @@ from unflip.data.loaders import load_raw
 from unflip.data.options import DataOptions
 from unflip.encoders import columns as columns_module
 from unflip.encoders import encoders
-from unflip.encoders.base import TextEncoder
 from unflip.encoders.columns import Category, ColumnChoices, Measured
 from unflip.encoders.table import TableEncoder, encode_raw
+from unflip.encoders.text import TextEncoder
 from unflip.errors import InputError, UnflipError, UnflipWarning
 from unflip.registry import Entry, Registry
 

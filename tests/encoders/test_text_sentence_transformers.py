@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from unflip.encoders import text_encoders
-from unflip.encoders.base import TextEncoder
-from unflip.encoders.sentence_transformers import import_package
+from unflip.encoders.text import TextEncoder, import_package
 from unflip.errors import ConfigError, InputError, MissingExtraError
 
 needs_package = pytest.mark.skipif(

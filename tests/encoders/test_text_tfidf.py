@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from unflip.encoders import base
-from unflip.encoders import tfidf as module
-from unflip.encoders.base import blocks
-from unflip.encoders.tfidf import Tfidf
+from unflip.encoders import text as module
+from unflip.encoders.text import Tfidf, blocks
 from unflip.errors import InputError
 
 RNG = random.Random(0)
@@ -57,7 +55,7 @@ def test_order_and_blocks_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None
     encoder = Tfidf.fit(TEXTS)
     features = encoder.encode(TEXTS)
     np.testing.assert_array_equal(encoder.encode(TEXTS[::-1]), features[::-1])
-    monkeypatch.setattr(base, "blocks", lambda texts: blocks(texts, max_chars=100))
+    monkeypatch.setattr(module, "blocks", lambda texts: blocks(texts, max_chars=100))
     np.testing.assert_array_equal(encoder.encode(TEXTS), features)
 
 

@@ -13,11 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unflip.encoders import base, text_encoders
-from unflip.encoders import wordllama as module
-from unflip.encoders.base import blocks, choose_text_encoder
-from unflip.encoders.tfidf import Tfidf
-from unflip.encoders.wordllama import WordLlama
+from unflip.encoders import text as module
+from unflip.encoders import text_encoders
+from unflip.encoders.text import Tfidf, WordLlama, blocks, choose_text_encoder
 from unflip.errors import ConfigError, InputError, MissingExtraError, UnflipWarning
 
 needs_wordllama = pytest.mark.skipif(
@@ -74,7 +72,7 @@ def test_order_and_blocks_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None
     features = encoder.encode(texts)
     order = rng.sample(range(60), 60)
     np.testing.assert_array_equal(encoder.encode([texts[i] for i in order]), features[order])
-    monkeypatch.setattr(base, "blocks", lambda texts: blocks(texts, max_chars=50))
+    monkeypatch.setattr(module, "blocks", lambda texts: blocks(texts, max_chars=50))
     np.testing.assert_array_equal(encoder.encode(texts), features)
     np.testing.assert_array_equal(np.concatenate([encoder.encode([text]) for text in texts]), features)
 
@@ -106,22 +104,22 @@ def test_state_is_json_without_the_vectors_and_gives_the_same_features() -> None
 def test_other_vectors_have_another_state_but_a_line_break_does_not(tmp_path: Path) -> None:
     from safetensors.numpy import save_file
 
-    vectors, _, digest = module._read(module._folder())
+    vectors, _, digest = module._read_wordllama(module._wordllama_folder())
     for name in (module._TOKENIZER, module._VECTORS):
         (tmp_path / name).parent.mkdir()
-        shutil.copy(module._folder() / name, tmp_path / name)
+        shutil.copy(module._wordllama_folder() / name, tmp_path / name)
     with (tmp_path / module._TOKENIZER).open("a") as file:
         file.write("\n")
-    assert module._read(tmp_path)[2] == digest
-    module._read.cache_clear()
+    assert module._read_wordllama(tmp_path)[2] == digest
+    module._read_wordllama.cache_clear()
     other = vectors.copy()
     other[5, 5] += 1
     save_file({"embedding.weight": other}, tmp_path / module._VECTORS)
-    assert module._read(tmp_path)[2] != digest
-    module._read.cache_clear()
+    assert module._read_wordllama(tmp_path)[2] != digest
+    module._read_wordllama.cache_clear()
     (tmp_path / module._VECTORS).write_bytes(b"nothing")
     with pytest.raises(InputError, match="cannot be read"):
-        module._read(tmp_path)
+        module._read_wordllama(tmp_path)
 
 
 @needs_wordllama

@@ -10,12 +10,10 @@ from sklearn.datasets import load_digits
 
 from issue_inputs import clusters, made, reasons
 from unflip.data.dataset import Split
-from unflip.issues.ambiguous import find_ambiguous
 from unflip.issues.audit import CheckResult
-from unflip.issues.class_quality import find_class_issues
-from unflip.issues.duplicates import DuplicateIndex
+from unflip.issues.class_quality import find_ambiguous, find_class_issues
+from unflip.issues.duplicates import DuplicateIndex, find_leakage, find_near_duplicates
 from unflip.issues.image_quality import find_poor_images
-from unflip.issues.near_duplicate import find_leakage, find_near_duplicates
 from unflip.issues.outlier import find_outliers
 
 NAMES = ["cat", "dog", "frog"]

@@ -14,9 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from unflip.errors import UnflipWarning
-from unflip.nn import openvino
-from unflip.nn.efficientnet import EfficientNetLite0, EfficientNetLite0Options
-from unflip.nn.openvino import compile_backbone
+from unflip.nn.backbone import EfficientNetLite0, EfficientNetLite0Options, compile_backbone, import_openvino
 
 needs_openvino = pytest.mark.skipif(
     importlib.util.find_spec("openvino") is None, reason="the extra `embed` is not installed"
@@ -57,7 +55,7 @@ def test_features_are_those_of_pytorch_for_batches_of_any_length(make: Callable[
 
 @needs_openvino
 def test_as_many_threads_as_pytorch_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = openvino.import_openvino()
+    module = import_openvino()
     assert module is not None
     asked: list[dict[str, Any]] = []
     compile_model = module.Core.compile_model
@@ -123,7 +121,7 @@ def test_openvino_tells_nobody(tmp_path: Path) -> None:
         "import socket, sys, torch\n"
         "def refuse(*_, **__): raise SystemExit('a connection was made')\n"
         "socket.socket.connect = refuse\n"
-        "from unflip.nn.openvino import compile_backbone\n"
+        "from unflip.nn.backbone import compile_backbone\n"
         "assert 'openvino' not in sys.modules\n"
         "network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())\n"
         "assert compile_backbone(network.eval(), 32) is not network\n"

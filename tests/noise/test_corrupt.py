@@ -58,24 +58,6 @@ def test_provenance_tells_all_and_is_json() -> None:
     assert asym_step["class_map"] == {"3": 5, "5": 3}
     assert asym_step["realized"] == pytest.approx(0.2, abs=0.03)  # of classes 3 and 5 only
     assert asym_step["noise_rate"] == told["noise_rate"]
-    assert set(told["inputs_sha256"]) == {"clean_labels", "posterior"}
-
-
-def test_hashes_follow_the_inputs() -> None:
-    def hashes(clean: Tensor, posterior: Tensor) -> dict[str, str]:
-        told: dict[str, str] = run("pmd1:0.4", clean, posterior=posterior).provenance["inputs_sha256"]
-        return told
-
-    base = hashes(CLEAN, POSTERIOR)
-    assert hashes(CLEAN.to(torch.uint8), POSTERIOR.clone()) == base
-    other_clean = CLEAN.clone()
-    other_clean[0] = (other_clean[0] + 1) % K
-    changed = hashes(other_clean, POSTERIOR)
-    assert changed["clean_labels"] != base["clean_labels"]
-    assert changed["posterior"] == base["posterior"]
-    assert hashes(CLEAN, POSTERIOR.flip(0).flip(0).double())["posterior"] != base["posterior"]
-    assert "base_labels" in run("sym:0.2", base_labels=other_clean).provenance["inputs_sha256"]
-    assert "posterior" not in run("sym:0.2", posterior=POSTERIOR).provenance["inputs_sha256"]
 
 
 @pytest.mark.parametrize("recipe", ["pmd1:0.35", "pmd2:0.5", "pmd3:0.7", "sym:0.4", "pair:0.3", "pmd1:0.35 + sym:0.3"])

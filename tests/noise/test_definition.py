@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unflip.compute import generator
-from unflip.errors import InputError
 from unflip.noise.pmd import BinaryPmd, keep_probability, pmd_bound, smallest_c1, top_two
 
 ETA = torch.linspace(0, 1, 2001, dtype=torch.float64)
@@ -92,28 +91,3 @@ def test_draws_repeat_by_seed() -> None:
     first, again, other = (noise.draw(clean, ETA, generator(seed)) for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
-
-
-@pytest.mark.parametrize(
-    ("constants", "message"),
-    [
-        ({"t0": 0.0}, "0 < t0 < 1/2"),
-        ({"t0": 0.5}, "0 < t0 < 1/2"),
-        ({"c1": 0.0}, "c1 > 0"),
-        ({"c2": -1.0}, "c2 > 0"),
-        ({"level": 1.5}, r"in \(0, 1\]"),
-    ],
-)
-def test_bad_constants_are_refused(constants: dict[str, float], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        BinaryPmd(**({"t0": 0.1, "c1": 1.0, "c2": 1.0} | constants))
-
-
-def test_bad_eta_is_refused() -> None:
-    noise = BinaryPmd(t0=0.1, c1=1.0, c2=1.0)
-    with pytest.raises(InputError, match=r"in \[0, 1\]"):
-        noise.draw(torch.tensor([0, 1]), torch.tensor([0.2, 1.2]), generator(0))
-    with pytest.raises(InputError, match="of 2 examples"):
-        noise.draw(torch.tensor([0, 1]), torch.tensor([0.2, 0.2, 0.3]), generator(0))
-    with pytest.raises(InputError, match=r"got \(2, 2\)"):
-        noise.draw(torch.tensor([0, 1]), torch.full((2, 2), 0.5), generator(0))

@@ -154,19 +154,6 @@ def test_a_level_of_one_is_no_percentage() -> None:
         parse("sym:30")
 
 
-@pytest.mark.parametrize(
-    ("constants", "right"),
-    [({"level": 0.0}, False), ({"level": 1.0}, True), ({"c2": 0.0}, False), ({"c1": 1e-9}, True), ({"t0": 0.49}, True)],
-)
-def test_limits_of_constants(constants: dict[str, float], right: bool) -> None:
-    options = {"t0": 0.1, "c1": 1.0, "c2": 1.0} | constants
-    if right:
-        BinaryPmd(**options)
-        return
-    with pytest.raises(InputError):
-        BinaryPmd(**options)
-
-
 def test_errors_name_the_labels_and_rows_that_are_wrong() -> None:
     with pytest.raises(InputError, match="clean labels: row 1 holds class 5"):
         corrupt(parse("sym:0.2"), torch.tensor([0, 5]), num_classes=3, seed=0)

@@ -101,8 +101,8 @@ NOT_MATRICES = {
     "shape (2, 3); it must be square": torch.ones(2, 3) / 3,
     "shape (3,); it must be square": torch.ones(3),
     "row 1 sums to 0.9": torch.tensor([[1.0, 0], [0.4, 0.5]]),
-    "row 0, column 1 is -0.5": torch.tensor([[1.5, -0.5], [0, 1]]),
-    "row 1, column 0 is nan": torch.tensor([[1.0, 0], [float("nan"), 1]]),
+    "row 0 sums to 1, its smallest value is -0.5": torch.tensor([[1.5, -0.5], [0, 1]]),
+    "row 1 sums to nan": torch.tensor([[1.0, 0], [float("nan"), 1]]),
 }
 
 
@@ -112,15 +112,6 @@ def test_what_is_no_transition_matrix_is_refused(message: str) -> None:
         apply_matrix(torch.tensor([0, 1]), NOT_MATRICES[message], generator(0))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("level", [0, 1, -0.1, 30, float("nan")])
-def test_levels_outside_0_1_are_refused(level: float) -> None:
-    for make in (symmetric, pair):
-        with pytest.raises(InputError, match=r"outside \(0, 1\)"):
-            make(10, level)
-    with pytest.raises(InputError, match=r"outside \(0, 1\)"):
-        asymmetric(10, level, {0: 1})
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
-from unflip.stats.mixture import low_probability, normalized, subsample
+from unflip.stats.gaussians import low_probability, normalized, subsample
 
 
 def two_heaps(low: int = 300, high: int = 200) -> torch.Tensor:

@@ -19,7 +19,7 @@ def write_picture(path: Path, label: int = 0, size: tuple[int, int] = (90, 70), 
     return path
 
 
-def write_webvision(root: Path, *, classes: int = 6, numbered: bool = False, size: tuple[int, int] = (90, 70)) -> Path:
+def write_webvision(root: Path, *, classes: int = 6, size: tuple[int, int] = (90, 70)) -> Path:
     """Write the official layout: 50 classes in the lists, ``classes`` of them with four training images each."""
     info = root / "info"
     info.mkdir(parents=True)
@@ -37,7 +37,7 @@ def write_webvision(root: Path, *, classes: int = 6, numbered: bool = False, siz
     (info / "train_filelist_google.txt").write_text("".join(train))
     (info / "val_filelist.txt").write_text("".join(val))
     for label in range(50):
-        folder = root / "imagenet" / "val" / (str(label) if numbered else synsets[label])
+        folder = root / "imagenet" / "val" / synsets[label]
         folder.mkdir(parents=True)
         if label < classes:
             for i in range(2):

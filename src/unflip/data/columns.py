@@ -3,7 +3,6 @@
 import csv
 import math
 import re
-import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import pyarrow.parquet
 from pyarrow import types
 
 from unflip.data.arrays import Array, unreadable
-from unflip.errors import InputError, UnflipWarning
+from unflip.errors import InputError
 
 Columns = dict[str, list[Any]]
 Cell = float | str
@@ -103,30 +102,26 @@ def read_table(path: Path, what: str, as_text: Collection[str] | None = None) ->
 
 
 def _read_csv(content: bytes, header: Sequence[str], strings: Collection[str], what: str) -> pa.Table:
-    """Parse a .csv: in a single column a blank line is an empty cell, otherwise blank lines are skipped and counted.
+    """Parse a .csv: in a single column a blank line is an empty cell, otherwise blank lines are skipped.
 
     Numbers with leading zeros, and those that may have a separator of thousands, remain strings, as they are written.
     """
 
-    def parse(*, skip_blank: bool, texts: Collection[str] = strings) -> pa.Table:
+    def parse(texts: Collection[str]) -> pa.Table:
         return pa.csv.read_csv(
             pa.BufferReader(content),
             pa.csv.ReadOptions(block_size=_block_size(len(content))),
-            pa.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=skip_blank),
+            pa.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(header) != 1),
             pa.csv.ConvertOptions(column_types=dict.fromkeys(texts, pa.string())),
         )
 
-    table = parse(skip_blank=len(header) != 1)
+    table = parse(strings)
     last = [cell for row in table.slice(max(0, len(table) - 1)).to_pylist() for cell in row.values()]
     if any(isinstance(cell, str) and "\n" in cell for cell in last) and content.count(b'"') % 2:
         raise InputError(f"{what}: a quote in row {len(table) - 1} is never closed; close it, or double it")
-    doubled = b"\n\n" in content or b"\n\r\n" in content  # or within a cell
-    if doubled and (blank := len(parse(skip_blank=False)) - len(table)):
-        text = f"{what}: {blank} blank lines are skipped, and not counted in the numbers of rows"
-        warnings.warn(text, UnflipWarning, stacklevel=4)
     if _ODD_NUMBER.search(content):
         numbers = [i for i, kind in enumerate(table.schema.types) if types.is_integer(kind) or types.is_floating(kind)]
-        written = parse(skip_blank=len(header) != 1, texts=table.column_names)
+        written = parse(table.column_names)
         for place in (place for place in numbers if _is_odd(written.column(place))):
             table = table.set_column(place, table.column_names[place], written.column(place))
     return table
@@ -287,10 +282,6 @@ class Rows:
         """Return an example as text: a line ``name: value`` for each column, or the value of a single column."""
         cells = [(name, value if isinstance(value, str) else f"{value:.15g}") for name, value in self.values(index)]
         return cells[0][1] if len(cells) == 1 else "\n".join(f"{name}: {value}" for name, value in cells)
-
-    def cell(self, index: int, column: str) -> Cell:
-        """Return the value of one column of an example."""
-        return self._row_of(index)[self._names.index(column)]
 
     def named_text(self, index: int) -> tuple[str, str] | None:
         """Return the longest text of an example, after the name of its column; None without one."""

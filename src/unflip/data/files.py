@@ -139,13 +139,12 @@ def find_files(folder: Path, kind: FileKind) -> list[str]:
         raise error
 
     paths: list[str] = []
-    entered: set[tuple[int, int]] = set()
+    entered: set[Path] = set()
     for where, folders, files in os.walk(folder, onerror=fail, followlinks=True):
-        state = Path(where).stat()
-        if (state.st_dev, state.st_ino) in entered:
+        if (place := Path(where).resolve()) in entered:
             folders.clear()
             continue
-        entered.add((state.st_dev, state.st_ino))
+        entered.add(place)
         visible = (name for name in folders if not name.startswith("."))
         folders[:] = sorted(visible, key=lambda name: (Path(where, name).is_symlink(), name))
         paths += [Path(where, name).relative_to(folder).as_posix() for name in files if kind.fits(name)]

@@ -5,8 +5,8 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import replace
 from io import BytesIO
-from math import log
-from typing import Self
+from math import atan, degrees, log
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from unflip.compute import import_extra, repair_torchvision
 from unflip.data.arrays import Array
 from unflip.data.dataset import Split
 from unflip.data.files import (
@@ -41,6 +42,8 @@ _SMALL = 64  # images up to this side, in pixels, are kept in memory
 _RATIO = (3 / 4, 4 / 3)  # range of a crop's width over its height
 _TRIES = 10  # draws of a crop's shape, before the largest central one is used
 _LARGE = 224  # default side of the crops of larger ones
+_ROUNDS, _MAGNITUDE = 2, 0.3  # of RandAugment: N, and M = 9 of 30, in the paper
+Operation = Callable[[Tensor], Tensor]
 
 
 def open_sets(
@@ -123,12 +126,12 @@ def are_small(images: Array | ImageFiles) -> bool:
 class _Images:
     """What both sources of images do: normalize images, and augment views of them.
 
-    With ``augment = "randaugment"`` views also pass through :class:`unflip.data.randaugment.RandAugment`.
+    With ``augment = "randaugment"`` views also pass through :class:`RandAugment`.
     """
 
     def __init__(self, shape: tuple[int, ...], standardize: Standardization, augment: Augment) -> None:
         self.shape, self.augments = shape, bool(augment)
-        self._distort = strong_augmentation(augment, shape)
+        self._distort = RandAugment(shape) if augment == "randaugment" else None
         self._standardize = standardize
 
     def _read(self, indices: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -143,7 +146,8 @@ class _Images:
         """Return a random view of the images at ``indices``, normalized."""
         if not self.augments:
             return self.fetch(indices)
-        return normalize(self._distort(self._read(indices, generator), generator), self._standardize)
+        images = self._read(indices, generator)
+        return normalize(self._distort(images, generator) if self._distort else images, self._standardize)
 
 
 class ImageSource(_Images):
@@ -229,15 +233,6 @@ class FileSource(_Images):
         return crops if generator is None else mirror(crops, generator)
 
 
-def strong_augmentation(augment: Augment, shape: tuple[int, ...]) -> Callable[[Tensor, torch.Generator], Tensor]:
-    """Return what a view passes through after it is cropped and mirrored: nothing, unless ``randaugment``."""
-    if augment != "randaugment":
-        return lambda images, generator: images
-    from unflip.data.randaugment import RandAugment  # imports torchvision
-
-    return RandAugment(shape)
-
-
 def byte_normalization(mean: tuple[float, ...], std: tuple[float, ...]) -> Standardization:
     """Convert mean and standard deviation per channel of values from 0 to 1 to those of bytes (c, 1, 1)."""
     return Standardization(*(255 * torch.tensor(values).view(-1, 1, 1) for values in (mean, std)))
@@ -320,6 +315,67 @@ def _integers(count: int, high: int, generator: torch.Generator) -> Tensor:
 
 def _uniform(shape: tuple[int, ...], low: float, high: float, generator: torch.Generator) -> Tensor:
     return low + (high - low) * torch.rand(shape, generator=generator)
+
+
+class RandAugment:
+    """Strong augmentation of batches of images (n, c, h, w) of bytes, on their own device (Cubuk et al. 2020).
+
+    In each of two rounds an image draws one of 14 operations, each equally likely, at magnitude 9 of 30; those with a
+    direction draw it, too. Images that drew the same one are transformed together, by torchvision. All draws come from
+    the caller's generator.
+
+    Args:
+        shape: (c, h, w), of one or three channels.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        if shape[0] not in (1, 3):
+            raise ConfigError(f"data.augment = 'randaugment': images have {shape[0]} channels; it takes 1 or 3")
+        repair_torchvision()
+        functional = import_extra("torchvision.transforms.v2.functional", "timm")
+        self._operations = _operations(functional, *shape[1:])
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Return transformed images."""
+        for _ in range(_ROUNDS):
+            drawn = torch.randint(len(self._operations), (len(images),), generator=generator)
+            images = images.clone()
+            for number in drawn.unique().tolist():
+                rows = (drawn == number).nonzero()[:, 0].to(images.device)
+                images.index_copy_(0, rows, self._operations[number](images.index_select(0, rows)))
+        return images
+
+
+def _operations(functional: Any, height: int, width: int) -> list[Operation]:
+    """Return the operations, each twice: in both directions where it has one."""
+    size, strength = _MAGNITUDE, 0.9 * _MAGNITUDE
+
+    def affine(shift: tuple[float, float] = (0, 0), shear: tuple[float, float] = (0, 0)) -> Operation:
+        moved, slanted = [round(value) for value in shift], [degrees(atan(value)) for value in shear]
+        return lambda images: functional.affine(images, angle=0.0, translate=moved, scale=1.0, shear=slanted)
+
+    def signed(sign: int) -> list[Operation]:
+        slant, far = sign * 0.3 * size, sign * 150 / 331 * size
+        return [
+            affine(shear=(slant, 0)),
+            affine(shear=(0, slant)),
+            affine(shift=(far * width, 0)),
+            affine(shift=(0, far * height)),
+            lambda images: functional.rotate(images, sign * 30 * size),
+            lambda images: functional.adjust_brightness(images, 1 + sign * strength),
+            lambda images: functional.adjust_saturation(images, 1 + sign * strength),
+            lambda images: functional.adjust_contrast(images, 1 + sign * strength),
+            lambda images: functional.adjust_sharpness(images, 1 + sign * strength),
+        ]
+
+    plain: list[Operation] = [
+        lambda images: images,
+        lambda images: functional.posterize(images, 8 - round(4 * size)),
+        lambda images: functional.solarize(images, 255 * (1 - size)),
+        functional.autocontrast,
+        functional.equalize,
+    ]
+    return [*signed(1), *signed(-1), *plain, *plain]
 
 
 class Pictures:

@@ -1,6 +1,7 @@
 """split: draws the validation examples, stratified by class; duplicates stay together."""
 
 from dataclasses import replace
+from hashlib import blake2b
 
 import numpy as np
 import torch
@@ -23,7 +24,9 @@ def split(data: Dataset, fraction: float, seed: int) -> Dataset:
     if has_val:
         is_val = data.is_val
     elif fraction:
-        groups = None if data.train.groups is None else group_numbers(data.train.groups)
+        groups = None
+        if data.train.groups is not None:
+            groups = torch.from_numpy(np.unique(data.train.groups, return_inverse=True)[1])
         is_val = _held_out(data, fraction, seed, groups)
     else:
         is_val = torch.zeros(len(given), dtype=torch.bool)
@@ -44,7 +47,7 @@ def split(data: Dataset, fraction: float, seed: int) -> Dataset:
 def _held_out(data: Dataset, fraction: float, seed: int, groups: Tensor | None) -> Tensor:
     """Return a mask of validation examples (n,), drawn from those with a label."""
     labeled = (data.given >= 0).nonzero()[:, 0]
-    of_labeled = None if groups is None else group_numbers(groups[labeled].numpy())
+    of_labeled = None if groups is None else groups[labeled].unique(return_inverse=True)[1]
     chosen = stratified_split(data.given[labeled], data.num_classes, fraction, seed, of_labeled)
     return torch.zeros(len(data.given), dtype=torch.bool).index_copy_(0, labeled, chosen)
 
@@ -68,11 +71,6 @@ def untorn(is_val: Tensor, same: Tensor) -> Tensor:
     """
     trains = torch.zeros(int(same.max()) + 1, dtype=torch.bool).index_fill_(0, same[~is_val], True)
     return is_val & ~trains[same]
-
-
-def group_numbers(groups: Array) -> Tensor:
-    """Return the number (n,) of each example's group, or label."""
-    return torch.from_numpy(np.unique(groups, return_inverse=True)[1])
 
 
 def stratified_split(
@@ -141,6 +139,11 @@ def identities(part: Split) -> Array:
         rows = np.asarray(part.inputs[start : start + BLOCK_ROWS])
         keys[start : start + BLOCK_ROWS] = row_hashes(rows.astype(np.float64) + 0.0 if rows.dtype.kind == "f" else rows)
     return keys
+
+
+def content_hash(content: bytes | memoryview) -> int:
+    """Return a 64-bit hash of any content."""
+    return int.from_bytes(blake2b(content, digest_size=8).digest())
 
 
 def row_hashes(rows: Array) -> Array:

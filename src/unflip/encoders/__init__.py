@@ -1,4 +1,4 @@
-"""Encoders map raw examples to feature vectors; one module per kind of example, and one per text encoder."""
+"""Encoders map raw examples to feature vectors; one module per kind of example, and one of text encoders."""
 
 from unflip.registry import Entry, Registry
 
@@ -14,8 +14,8 @@ _SENTENCES = "sentence-transformers:NAME, a model of that package (extra `senten
 text_encoders = Registry(
     "text encoder",
     [
-        Entry("wordllama", "mean of token vectors, 256 features (extra `text`)", "unflip.encoders.wordllama:WordLlama"),
-        Entry("tfidf", "tf-idf of character n-grams, reduced by SVD; no extra", "unflip.encoders.tfidf:Tfidf"),
-        Entry("sentence-transformers", _SENTENCES, "unflip.encoders.sentence_transformers:named", True),
+        Entry("wordllama", "mean of token vectors, 256 features (extra `text`)", "unflip.encoders.text:WordLlama"),
+        Entry("tfidf", "tf-idf of character n-grams, reduced by SVD; no extra", "unflip.encoders.text:Tfidf"),
+        Entry("sentence-transformers", _SENTENCES, "unflip.encoders.text:named", True),
     ],
-)  # of subclasses of unflip.encoders.base.TextEncoder
+)  # of subclasses of unflip.encoders.text.TextEncoder

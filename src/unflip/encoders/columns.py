@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from unflip.data.arrays import Array
 from unflip.encoders import reading
-from unflip.encoders.base import TextEncoder, choose_text_encoder
+from unflip.encoders.text import TextEncoder, choose_text_encoder
 from unflip.errors import InputError, UnflipWarning, one_line, unknown
 from unflip.progress import Track
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -24,11 +23,11 @@ from unflip.data.files import BrokenImageError, ImageFiles
 from unflip.data.images import FileSource, ImageSource, are_small, with_margin
 from unflip.data.options import DataOptions
 from unflip.data.sources import Source, Standardization
+from unflip.data.split import content_hash
 from unflip.encoders.base import Encoded, Encoder
 from unflip.errors import ConfigError, InputError
 from unflip.nn import backbones
-from unflip.nn.backbone import Backbone, hash_weights
-from unflip.nn.openvino import Encode, compile_backbone
+from unflip.nn.backbone import Backbone, Encode, compile_backbone, hash_weights
 from unflip.progress import Track, untracked
 
 _SMALL_SIZE = 112  # to which images of at most 64 x 64 pixels are resized
@@ -199,7 +198,7 @@ def embed_part(
     for batch, (readable, reasons) in zip(rows, read_batches(source, rows), strict=True):
         broken.update(reasons)
         if len(readable):
-            digests += [_digest(image) for image in readable.numpy()]
+            digests += [content_hash(np.ascontiguousarray(image).data) for image in readable.numpy()]
             pixels.append(encoder.pixel_stats(readable))
             features.append(encoder.encode_batch(readable))
         advance(len(batch))
@@ -219,10 +218,6 @@ def _read(source: Source, rows: Tensor) -> tuple[Tensor, dict[int, str]]:
         except BrokenImageError as error:
             broken[row] = error.reason
     return torch.cat(images), broken
-
-
-def _digest(image: Array) -> int:
-    return int.from_bytes(blake2b(np.ascontiguousarray(image).data, digest_size=8).digest())
 
 
 def _load(name: str, weights: str | None) -> Backbone:

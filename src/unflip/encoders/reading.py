@@ -225,14 +225,11 @@ def _parse_formed_numbers(cells: pa.Array, form: str) -> pa.Array:
 def _parse_formed_dates(cells: pa.Array, form: str) -> pa.Array:
     """Return microseconds since 1970; digits are compared, since Arrow's ``strptime`` takes 31.02. and years of 2."""
     moments = pc.strptime(cells, form, "s")
-    digits = [pc.replace_substring_regex(text, r"\D", "") for text in (_padded(cells), pc.strftime(moments, form))]
+    padded = pc.replace_substring_regex(cells, r"\b(\d)\b", r"0\1")
+    digits = [pc.replace_substring_regex(text, r"\D", "") for text in (padded, pc.strftime(moments, form))]
     if not pc.all(pc.equal(*digits)).as_py():
         raise pa.ArrowInvalid(f"not all cells are like {form}")
     return pc.multiply(moments.cast(pa.int64()), 1_000_000).cast(pa.float64(), safe=False)
-
-
-def _padded(cells: pa.Array) -> pa.Array:
-    return pc.replace_substring_regex(cells, r"\b(\d)\b", r"0\1")
 
 
 def _example(form: str) -> str:

@@ -13,7 +13,7 @@ from unflip.data.arrays import Array
 from unflip.data.columns import Table
 from unflip.data.dataset import Dataset, Encoding, Split
 from unflip.data.options import DataOptions
-from unflip.data.split import row_hashes
+from unflip.data.split import content_hash, row_hashes
 from unflip.encoders.base import Encoded, Encoder
 from unflip.encoders.columns import Column, ColumnChoices, count_of, fit_column, restore_column, shorten
 from unflip.encoders.reading import kind_of, normalize_cells
@@ -184,8 +184,10 @@ def _encoded(part: Split, encoder: TableEncoder, track: Track) -> Split:
     assert isinstance(part.inputs, Table)
     features = encoder.encode(part.inputs, track).features
     digests = part.digests
-    if texts := text_columns(encoder.encoding()):  # different texts may have equal features
-        digests = row_hashes(np.column_stack([row_hashes(features), *(_hashes(part.inputs, name) for name in texts)]))
+    if names := text_columns(encoder.encoding()):  # different texts may have equal features
+        texts = ([str(text or "") for text in part.inputs.table[name].to_pylist()] for name in names)
+        hashes = [[content_hash(text.encode(errors="replace")) for text in column] for column in texts]
+        digests = row_hashes(np.column_stack([row_hashes(features), *np.array(hashes, np.uint64)]))
     return replace(part, inputs=features, digests=digests, contents=_contents(part.inputs))
 
 
@@ -210,10 +212,4 @@ def _cell_hashes(cells: pa.Array) -> Array:
 def _hash(text: str) -> int:
     with suppress(ValueError):
         text = repr(float(text) + 0.0)  # no negative zero
-    return int.from_bytes(blake2b(text.encode(errors="replace"), digest_size=8).digest())
-
-
-def _hashes(cells: Table, column: str) -> Array:
-    texts = (str(text or "") for text in cells.table[column].to_pylist())
-    hashes = (int.from_bytes(blake2b(text.encode(errors="replace"), digest_size=8).digest()) for text in texts)
-    return np.fromiter(hashes, np.uint64, len(cells))
+    return content_hash(text.encode(errors="replace"))

@@ -1,4 +1,4 @@
-"""Checks for issues other than wrong labels, one module each; leakage shares that of near-duplicates."""
+"""Checks for issues other than wrong labels, in modules by topic."""
 
 from unflip.registry import Entry, Registry
 
@@ -8,9 +8,9 @@ checks = Registry(
     "check",
     [
         Entry("outlier", "examples unlike all others", f"{_HERE}.outlier:find_outliers"),
-        Entry("near_duplicate", "groups of near-identical examples", f"{_HERE}.near_duplicate:find_near_duplicates"),
-        Entry("leakage", "examples repeated in a test or validation set", f"{_HERE}.near_duplicate:find_leakage"),
-        Entry("ambiguous", "examples with two equally likely classes", f"{_HERE}.ambiguous:find_ambiguous"),
+        Entry("near_duplicate", "groups of near-identical examples", f"{_HERE}.duplicates:find_near_duplicates"),
+        Entry("leakage", "examples repeated in a test or validation set", f"{_HERE}.duplicates:find_leakage"),
+        Entry("ambiguous", "examples with two equally likely classes", f"{_HERE}.class_quality:find_ambiguous"),
         Entry(
             "image_quality",
             "blank, blurry, dark, bright, tiny or long images",

@@ -15,7 +15,7 @@ look, and gives a one-line reason. It never changes a label and never sees true 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +23,11 @@ import pyarrow as pa
 from unflip.data.arrays import Array, Shards
 from unflip.data.dataset import Dataset, Inputs
 from unflip.issues import checks
-from unflip.issues.duplicates import DuplicateIndex
 from unflip.progress import Track, untracked
 from unflip.runs.labels import Issue, issues_table
+
+if TYPE_CHECKING:
+    from unflip.issues.duplicates import DuplicateIndex
 
 _log = logging.getLogger(__name__)
 _UNFLAGGED = 100  # listed per check in addition to the flagged ones, by score
@@ -46,7 +48,7 @@ class AuditInput:
     table: pa.Table
     class_names: Sequence[str]
     data: Dataset
-    duplicates: DuplicateIndex | None = None
+    duplicates: "DuplicateIndex | None" = None
     examples: Mapping[str, Inputs] = field(default_factory=dict)
 
     @property
@@ -76,8 +78,13 @@ class CheckResult(NamedTuple):
 
 def no_issues() -> CheckResult:
     """Return the result of a check that does not apply to the data."""
-    none = np.empty(0, np.int64)
-    return CheckResult(none, none.astype(float), none.astype(bool), str)
+    return of_no_example(())
+
+
+def of_no_example(issues: Sequence[tuple[float, bool, str]]) -> CheckResult:
+    """Return issues, each a score, a flag and a reason, that belong to classes, columns or slices."""
+    scores, flags = (np.array([issue[place] for issue in issues], dtype) for place, dtype in ((0, float), (1, bool)))
+    return CheckResult(np.full(len(issues), -1), scores, flags, lambda at: issues[at][2])
 
 
 def run_checks(audited: AuditInput, skip: Collection[str] = (), track: Track = untracked) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Class quality: pairs of classes that are confused, and classes with few examples."""
+"""Classes that are hard to tell apart: ambiguous examples, and pairs of classes that are confused; small classes."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,15 +7,39 @@ import pyarrow.compute as pc
 from scipy.stats import beta
 
 from unflip.data.arrays import Array
-from unflip.issues.audit import AuditInput, CheckResult
+from unflip.issues.audit import AuditInput, CheckResult, of_no_example
 from unflip.runs.labels import REMOVED, peoples_labels
 
+_MIN_RATIO = 2 / 3  # of an ambiguous example's second to its first probability
+_MIN_BOTH = 0.8  # sum of the two
 _CONFUSED = 0.05  # fraction of a class that may be confused with another
 _TIMES = 1.5  # as often as if a class's confusions were spread evenly over the others
 _ALPHA = 0.01  # family-wise error rate over all pairs
 _SMALL = 0.1  # of the mean number of examples per class
 
 _Scored = tuple[float, bool, str]  # score, flag, reason
+
+
+def find_ambiguous(audited: AuditInput) -> CheckResult:
+    """Score examples by how close the two most likely classes are, and by how unlikely all others are.
+
+    With p and q the probabilities of the most and second most likely class, the score is (q / p) (p + q): 1 where both
+    are one half. An example is flagged if q / p is at least 2/3 and p + q at least 0.8. Reviewed examples and
+    those without out-of-sample probabilities are skipped.
+    """
+    table = audited.table
+    scored = table["out_of_sample"].to_numpy() & ~np.isnan(table["label_quality"].to_numpy())
+    rows = np.flatnonzero(scored & ~table["reviewed"].to_numpy(zero_copy_only=False))
+    first, second = (table[f"prob_{name}"].to_numpy()[rows].astype(float) for name in ("top1", "top2"))
+    ratio, both = second / np.maximum(first, 1e-12), first + second
+    names = audited.class_names
+    pairs = np.stack([table[name].to_numpy()[rows] for name in ("top1", "top2")], 1)
+
+    def reason(at: int) -> str:
+        a, b = pairs[at]
+        return f"{names[a]} ({first[at]:.2f}) or {names[b]} ({second[at]:.2f}): the two most likely classes"
+
+    return CheckResult(rows, (ratio * both).clip(0, 1), (ratio >= _MIN_RATIO) & (both >= _MIN_BOTH), reason)
 
 
 def find_class_issues(audited: AuditInput) -> CheckResult:
@@ -33,12 +57,8 @@ def find_class_issues(audited: AuditInput) -> CheckResult:
     counts = np.bincount(labels, minlength=len(audited.class_names))
     known = np.bincount(labels[~np.isnan(table["label_quality"].to_numpy())], minlength=len(counts)) > 0
     scored = table["out_of_sample"].to_numpy() & ~table["reviewed"].to_numpy(zero_copy_only=False)
-    issues = [
-        *_confused(audited.class_names, labels[scored], table["top1"].to_numpy()[scored]),
-        *_small(audited.class_names, counts, ~known & (counts > 0)),
-    ]
-    scores, flags = (np.array([issue[place] for issue in issues], dtype) for place, dtype in ((0, float), (1, bool)))
-    return CheckResult(np.full(len(issues), -1), scores, flags, lambda at: issues[at][2])
+    confused = _confused(audited.class_names, labels[scored], table["top1"].to_numpy()[scored])
+    return of_no_example([*confused, *_small(audited.class_names, counts, ~known & (counts > 0))])
 
 
 def _confused(names: Sequence[str], given: Array, top1: Array) -> Iterator[_Scored]:

@@ -21,7 +21,7 @@ from unflip.data.columns import Table
 from unflip.encoders.columns import shorten
 from unflip.encoders.reading import normalize_cells, to_strings
 from unflip.encoders.table import TableEncoder, gives_label_away
-from unflip.issues.audit import AuditInput, CheckResult, no_issues
+from unflip.issues.audit import AuditInput, CheckResult, no_issues, of_no_example
 from unflip.runs.labels import REMOVED, peoples_labels
 
 _EMPTY = 0.95  # share of empty cells
@@ -57,12 +57,6 @@ def _columns(audited: AuditInput) -> Iterator[_Column]:
         end += column.width
 
 
-def _of_no_example(issues: list[tuple[float, str]]) -> CheckResult:
-    """Return flagged issues, each a score and a reason, that belong to no example."""
-    scores = np.array([score for score, _ in issues], float)
-    return CheckResult(np.full(len(issues), -1), scores, np.ones(len(issues), bool), lambda at: issues[at][1])
-
-
 def find_column_issues(audited: AuditInput) -> CheckResult:
     """Flag columns of a table.
 
@@ -71,7 +65,7 @@ def find_column_issues(audited: AuditInput) -> CheckResult:
     """
     labels, count = peoples_labels(audited.table), len(audited.table)
     labeled = labels >= 0
-    issues: list[tuple[float, str]] = []
+    issues: list[tuple[float, bool, str]] = []
     first: dict[tuple[bytes, str], str] = {}
     for name, kind, cells, numbers in _columns(audited) if count >= _MIN_EXAMPLES else ():
         encoded, empty = cells.dictionary_encode(), cells.null_count / count
@@ -79,17 +73,17 @@ def find_column_issues(audited: AuditInput) -> CheckResult:
         # Codes are in order of appearance, so categories under other names have the same; many values must be equal.
         content = codes.tobytes(), str(values.to_pylist()) if len(values) > count / 2 else ""
         if empty >= _EMPTY:
-            issues.append((empty, f"{name}: {int(100 * empty)} % of the cells are empty; drop the column"))
+            issues.append((empty, True, f"{name}: {int(100 * empty)} % of the cells are empty; drop the column"))
         elif len(values) == 1 and not empty:
-            issues.append((1.0, f"{name}: every cell is {shorten(str(values[0]), _WIDTH)}; drop the column"))
+            issues.append((1.0, True, f"{name}: every cell is {shorten(str(values[0]), _WIDTH)}; drop the column"))
         elif first.setdefault(content, name) != name:
-            issues.append((1.0, f"{name}: the same as {first[content]}; drop one of them"))
+            issues.append((1.0, True, f"{name}: the same as {first[content]}; drop one of them"))
         elif kind not in ("dropped", "text") and gives_label_away(
             (codes if numbers is None else numbers)[labeled], labels[labeled]
         ):
             what = "each value occurs" if numbers is None else "ranges of values occur"
-            issues.append((1.0, f"{name}: {what} with one class only; drop it if it was derived from the label"))
-    return _of_no_example(issues)
+            issues.append((1.0, True, f"{name}: {what} with one class only; drop it if it was derived from the label"))
+    return of_no_example(issues)
 
 
 def find_slices(audited: AuditInput) -> CheckResult:
@@ -122,9 +116,9 @@ def find_slices(audited: AuditInput) -> CheckResult:
     inside, elsewhere = k / n, (wrong.sum() - k) / (total - n)
     chance = hypergeom.sf(np.floor(k) - 1, total, round(wrong.sum()), n)
     flags = (chance < _ALPHA / len(n)) & (inside >= np.maximum(_TIMES * elsewhere, elsewhere + _MORE))
-    return _of_no_example(
+    return of_no_example(
         [
-            (inside[at], f"{names[at]}: {_percent(inside[at])} of {n[at]:,} labels are expected to be wrong, "
+            (inside[at], True, f"{names[at]}: {_percent(inside[at])} of {n[at]:,} labels are expected to be wrong, "
              f"{_percent(elsewhere[at])} elsewhere")
             for at in np.flatnonzero(flags).tolist()
         ]

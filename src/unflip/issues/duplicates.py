@@ -1,10 +1,11 @@
-"""Near-duplicates over all splits of a data set.
+"""Near-duplicates over all splits: copies, also re-encoded, cropped or retyped, in groups; leakage, those in test sets.
 
 Candidates are neighbors in feature space, confirmed by comparing the original pictures, texts or rows.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ from unflip.data.files import ImageFiles
 from unflip.data.split import identities, repeats_by_nature
 from unflip.encoders.table import TableEncoder, text_columns
 from unflip.issues import similarity
+from unflip.issues.audit import AuditInput, CheckResult, no_issues
 from unflip.progress import Track, untracked
+from unflip.runs.labels import names_of
 from unflip.stats.nearest import all_nearest
 
 _NEIGHBORS = 10  # candidates per example
@@ -98,6 +101,71 @@ class DuplicateIndex:
         return replace(data, tests=tests)
 
 
+def find_near_duplicates(audited: AuditInput) -> CheckResult:
+    """Return all examples with a near-duplicate; see :meth:`DuplicateIndex.group`."""
+    table = audited.table
+    if audited.duplicates is None:
+        return no_issues()
+    leaders, scores = audited.duplicates.group(len(table))
+    keys = audited.duplicates.keys
+    rows = np.flatnonzero(np.bincount(leaders)[leaders] > 1)
+    given = np.array(names_of(table, "given_label").to_pylist(), object)
+    groups, differ = _order_groups(leaders[rows], scores[rows], np.unique(given[rows], return_inverse=True)[1])
+    ids = table["id"].to_pylist()
+    order = np.argsort(groups, kind="stable")
+    starts = np.searchsorted(groups[order], np.arange(len(groups) + 1))
+
+    @cache
+    def heads(group: int) -> list[int]:
+        """Return two examples of a group, and one with another label than the first, if any."""
+        members = rows[order[starts[group] : starts[group + 1]]]
+        return [*members[:2], *members[given[members] != given[members[0]]][:1]]
+
+    def reason(position: int) -> str:
+        group, row = int(groups[position]), rows[position]
+        other = min((given[head] == given[row], head) for head in heads(group) if head != row)[1]
+        more = int(starts[group + 1] - starts[group]) - 2
+        also = f" and {more:,} more" if more else ""
+        labeled = f", and labeled {given[row]}" if differ[position] else ""
+        return f"{_how(keys[row] == keys[other])} {ids[other]} ({given[other]}){also}{labeled}"
+
+    return CheckResult(rows, scores[rows], np.ones(len(rows), bool), reason, groups)
+
+
+def _how(equal: bool) -> str:
+    return "the same as" if equal else "nearly the same as"
+
+
+def _order_groups(groups: Array, scores: Array, labels: Array) -> tuple[Array, Array]:
+    """Return group numbers (m,) in listing order (different labels first, then by score), and which groups differ."""
+    _, numbers = np.unique(groups, return_inverse=True)
+    differ = np.bincount(np.unique(np.stack([numbers, labels]), axis=1)[0]) > 1
+    best = np.zeros(len(differ))
+    np.maximum.at(best, numbers, scores)
+    rank = np.lexsort((-best, ~differ)).argsort()
+    return rank[numbers], differ[numbers]
+
+
+def find_leakage(audited: AuditInput) -> CheckResult:
+    """Return the training and validation examples with a near-duplicate in another split, each with the closest one."""
+    duplicates = audited.duplicates
+    if duplicates is None or len(duplicates.parts) == 1:
+        return no_issues()
+    count = len(duplicates.keys)
+    splits = [duplicates.rows_of(name) for name in ("train", "val") if name in duplicates.parts]
+    matches = [duplicates.partners(rows, slice(rows.stop, count)) for rows in splits]  # with the splits that follow
+    rows, others, scores = (np.concatenate(column) for column in zip(*matches, strict=True))
+
+    def reason(position: int) -> str:
+        name = next(name for name in duplicates.parts if others[position] < duplicates.rows_of(name).stop)
+        part, row = audited.data.parts()[name], int(others[position]) - duplicates.rows_of(name).start
+        example = f"example {row}" if part.ids is None else part.ids[row]
+        label = "" if part.labels is None else f" ({part.labels[row]})"
+        return f"{_how(scores[position] == 1)} {example}{label} of '{name}'"
+
+    return CheckResult(rows, scores, np.ones(len(rows), bool), reason)
+
+
 def find_duplicates(data: Dataset, originals: Mapping[str, Inputs], track: Track = untracked) -> DuplicateIndex:
     """Find equal and near-equal examples in all splits of a data set; none where rows repeat by nature.
 
@@ -137,16 +205,13 @@ def score_pairs(
         pairs (p, 2) of positions in ``chosen``, their similarity (p,), and the threshold for near-duplicates.
     """
     rows = _Stacked(features, chosen)
-    images = [
-        part
-        for part in originals
-        if isinstance(part, ImageFiles) or (isinstance(part, np.ndarray) and part.ndim == _IMAGE_AXES)
-    ]
+    known = [part for part in originals if not isinstance(part, Table)]
+    images = [part for part in known if isinstance(part, ImageFiles) or part.ndim == _IMAGE_AXES]
     if images and encoding is not None and encoding.encoder == "images":
-        pictures = similarity.Pictures(images)
+        similarity_of = similarity.picture_similarity(images, track)
         pairs, closeness = _neighbors(rows)
         pairs = pairs[closeness < _NEAR]
-        return pairs, pictures.similarity(rows.chosen[pairs], track), similarity.MIN_IMAGE
+        return pairs, similarity_of(rows.chosen[pairs]), similarity.MIN_IMAGE
     tables = [part for part in originals if isinstance(part, Table)]
     names = text_columns(encoding) if encoding is not None else ()
     if names and encoding is not None and len(tables) == len(originals):
@@ -266,8 +331,9 @@ def _is_text(encoding: Encoding) -> Array:
 
 
 def _row_scores(rows: _Stacked, pairs: Array) -> Array:
+    """Return the similarity (p,) of pairs (p, 2) of standardized rows: 1 - the largest difference."""
     blocks = (pairs[start : start + _BLOCK].T for start in range(0, len(pairs), _BLOCK))
-    return np.concatenate([np.empty(0), *(similarity.row_similarity(rows[a], rows[b]) for a, b in blocks)])
+    return np.concatenate([np.empty(0), *(1 - np.abs(rows[a] - rows[b]).max(1, initial=0) for a, b in blocks)])
 
 
 def _stars(pairs: Array, scores: Array, count: int) -> tuple[Array, Array]:

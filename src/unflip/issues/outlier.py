@@ -1,5 +1,6 @@
 """Outliers: examples that are unlike all others."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ _BLOCK = 4096
 def find_outliers(audited: AuditInput) -> CheckResult:
     """Score examples by their similarity to the 50 nearest others; labels are not used.
 
-    With s_i the mean cosine similarity of example i to its nearest neighbors (see :class:`Directions`) and
+    With s_i the mean cosine similarity of example i to its nearest neighbors (see :func:`unit_vectors`) and
     t_i = -log s_i, an example is flagged if t_i exceeds the median of t by more than 3.4 σ. σ is the larger of two
     estimates from the upper half of t, its quartile / 0.674 and its decile / 1.282, both above the median: equal for
     Gaussian t. What is above, but at most 10 %, is left out, and median and σ are estimated again until nothing
@@ -40,12 +41,12 @@ def find_outliers(audited: AuditInput) -> CheckResult:
     if count < _MIN_EXAMPLES:
         return no_issues()
     reference = np.unique(np.linspace(0, count - 1, min(count, _REFERENCE)).round().astype(np.int64))
-    directions = Directions(features, reference, audited.data.encoding)
-    points, place = directions[reference], np.full(count, -1)
+    directions = unit_vectors(features, reference, audited.data.encoding)
+    points, place = directions(reference), np.full(count, -1)
     place[reference] = np.arange(len(reference))
     similarity = np.empty(count)
     for rows in gen_batches(count, _BLOCK):
-        found = nearest(points, directions[rows], min(_NEIGHBORS, len(points) // 4), leave_out=place[rows])
+        found = nearest(points, directions(rows), min(_NEIGHBORS, len(points) // 4), leave_out=place[rows])
         similarity[rows] = 1 - np.square(found.distances).mean(1) / 2  # |a - b|² = 2 - 2 cos
     far, usual = _deviations(-np.log(similarity.clip(min=_MIN_SIMILARITY)))
 
@@ -68,8 +69,8 @@ def _deviations(values: Array) -> tuple[Array, float]:
         limit = lower
 
 
-class Directions:
-    """Feature rows (n, d) as unit vectors, read on demand.
+def unit_vectors(features: Shards, reference: Array, encoding: Encoding | None) -> Callable[[Any], Array]:
+    """Return a function that reads feature rows (m, d), at a slice or an index array, as unit vectors.
 
     Embeddings of images or texts share a unit: their directions are compared as they are. Columns of a table do not,
     nor do those of an array if there are fewer than eight, if one varies ten times as much as the median one, or if
@@ -83,40 +84,34 @@ class Directions:
         encoding: how the features were made, if known.
     """
 
-    def __init__(self, features: Shards, reference: Array, encoding: Encoding | None) -> None:
-        self._features = features
-        self._center: Array | float = 0.0
-        self._matrix: Array | None = None
-        self._constant = 0.0
-        rows = self._read(reference)
-        spread = rows.std(0)
-        if encoding is None:
-            usual = np.median(spread[spread > 0]) if spread.any() else 0.0
-            largest = max(spread.max(), np.median(np.abs(rows.mean(0))))
-            encoded, units = False, len(spread) < _FEW or largest > _UNITS * usual
-        else:
-            encoded = units = encoding.encoder == "table" and columns_of(encoding) != text_columns(encoding)
-        if not units:
-            return
-        self._center = rows.mean(0)
-        scale = np.ones_like(spread) if encoded else np.divide(1, spread, where=spread > 0, out=np.zeros_like(spread))
-        self._matrix = (
-            np.diag(scale) if len(scale) > _MAX_WHITENED else _whitening((rows - self._center) * scale, scale)
-        )
-        self._constant = 0.5 * float(np.sqrt(np.square((rows - self._center) @ self._matrix).sum(1).mean()))
+    def read(rows: Any) -> Array:
+        block = np.asarray(features[rows], np.float64)
+        return block.reshape(len(block), -1)
 
-    def __getitem__(self, rows: Any) -> Array:
-        """Return the unit vectors at a slice or an index array."""
-        block = self._read(rows) - self._center
-        if self._matrix is not None:
-            block = np.column_stack([block @ self._matrix, np.full(len(block), self._constant)])
+    def normalized(block: Array) -> Array:
         lengths = np.linalg.norm(block, axis=1, keepdims=True)
         scaled: Array = (block / np.where(lengths > 0, lengths, 1)).astype(np.float32)
         return scaled
 
-    def _read(self, rows: Any) -> Array:
-        block = np.asarray(self._features[rows], np.float64)
-        return block.reshape(len(block), -1)
+    rows = read(reference)
+    center, spread = rows.mean(0), rows.std(0)
+    if encoding is None:
+        usual = np.median(spread[spread > 0]) if spread.any() else 0.0
+        largest = max(spread.max(), np.median(np.abs(center)))
+        encoded, units = False, len(spread) < _FEW or largest > _UNITS * usual
+    else:
+        encoded = units = encoding.encoder == "table" and columns_of(encoding) != text_columns(encoding)
+    if not units:
+        return lambda some: normalized(read(some))
+    scale = np.ones_like(spread) if encoded else np.divide(1, spread, where=spread > 0, out=np.zeros_like(spread))
+    matrix = np.diag(scale) if len(scale) > _MAX_WHITENED else _whitening((rows - center) * scale, scale)
+    constant = 0.5 * float(np.sqrt(np.square((rows - center) @ matrix).sum(1).mean()))
+
+    def whitened(some: Any) -> Array:
+        block = (read(some) - center) @ matrix
+        return normalized(np.column_stack([block, np.full(len(block), constant)]))
+
+    return whitened
 
 
 def _whitening(rows: Array, scale: Array) -> Array:

@@ -4,7 +4,7 @@ Pictures are compared by their pixels: whole, mirrored, and one as a part of the
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from unicodedata import normalize
 
 import numpy as np
@@ -34,38 +34,28 @@ _BETWEEN = re.compile(
 _NO_SIGNS = re.compile(r"[^\d#$%<=>+-]+")
 
 
-class Pictures:
-    """The pictures of all splits of a data set, one split after the other."""
+def picture_similarity(parts: Sequence[Array | ImageFiles], track: Track) -> Callable[[Array], Array]:
+    """Return a function from pairs (p, 2) of pictures, counted over all splits, to their similarity (p,).
 
-    def __init__(self, parts: Sequence[Array | ImageFiles]) -> None:
-        self._parts = parts
-        self._starts = np.cumsum([0, *map(len, self._parts)])
-        self._small = are_small(parts[0])
+    See :func:`image_similarity`.
+    """
+    starts, small = np.cumsum([0, *map(len, parts)]), are_small(parts[0])
 
-    def similarity(self, pairs: Array, track: Track) -> Array:
-        """Return the similarity (p,) of the pictures of pairs (p, 2); see :func:`image_similarity`."""
+    def scores(pairs: Array) -> Iterator[float]:
+        for begin in range(0, len(pairs), _LOADED):
+            rows, places = np.unique(pairs[begin : begin + _LOADED], return_inverse=True)
+            cuts = np.searchsorted(rows, starts)
+            spans = zip(parts, starts, cuts[:-1], cuts[1:], strict=False)  # `starts` has one more
+            pixels = torch.cat([_squares(part, rows[a:b] - start) for part, start, a, b in spans if b > a])
+            first, second = torch.from_numpy(places.reshape(-1, 2)).T
+            for a, b in zip(first.split(_PAIRS), second.split(_PAIRS), strict=True):
+                yield from image_similarity(pixels[a], pixels[b], small=small).tolist()
 
-        def scores() -> Iterator[float]:
-            for start in range(0, len(pairs), _LOADED):
-                rows, places = np.unique(pairs[start : start + _LOADED], return_inverse=True)
-                pixels = self._squares(rows)
-                first, second = torch.from_numpy(places.reshape(-1, 2)).T
-                for a, b in zip(first.split(_PAIRS), second.split(_PAIRS), strict=True):
-                    yield from image_similarity(pixels[a], pixels[b], small=self._small).tolist()
-
-        return np.fromiter(track(scores(), "comparing pictures", len(pairs)), np.float64, len(pairs))
-
-    def _squares(self, rows: Array) -> Tensor:
-        """Return pictures as bytes (m, 3, 64, 64), whatever their shape."""
-        squares = torch.empty(len(rows), 3, SIDE, SIDE, dtype=torch.uint8)
-        which = np.searchsorted(self._starts, rows, side="right") - 1
-        for part in np.unique(which):
-            here = np.flatnonzero(which == part)
-            squares[torch.from_numpy(here)] = _read_squares(self._parts[part], rows[here] - self._starts[part])
-        return squares
+    return lambda pairs: np.fromiter(track(scores(pairs), "comparing pictures", len(pairs)), np.float64, len(pairs))
 
 
-def _read_squares(images: Array | ImageFiles, rows: Array) -> Tensor:
+def _squares(images: Array | ImageFiles, rows: Array) -> Tensor:
+    """Return pictures as bytes (m, 3, 64, 64), whatever their shape."""
     if isinstance(images, ImageFiles):
         with make_pool(None) as pool:
             opened, numbers = open_images(images, rows.tolist(), pool), rows.tolist()
@@ -198,10 +188,4 @@ def text_similarity(texts: Array, pairs: Array) -> Array:
     scores = np.zeros(len(pairs), np.float32)
     first, second = (texts[pairs[rows, side]] for side in (0, 1))
     scores[rows] = cpdist(first, second, scorer=OSA.normalized_similarity, dtype=np.float32)
-    return scores
-
-
-def row_similarity(first: Array, second: Array) -> Array:
-    """Return the similarity (p,) of standardized rows (p, d): 1 - the largest difference."""
-    scores: Array = 1 - np.abs(first - second).max(1, initial=0)
     return scores

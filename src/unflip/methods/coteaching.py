@@ -10,7 +10,7 @@ from unflip.compute import derive
 from unflip.methods.base import Batch, EpochOutputs, LabelStore, LossOutput, Method, Phase, TrainContext
 from unflip.methods.losses import cross_entropy
 from unflip.options import Options
-from unflip.stats.mixture import low_probability
+from unflip.stats.gaussians import low_probability
 
 
 class CoteachingOptions(Options):

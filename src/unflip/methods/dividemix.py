@@ -15,7 +15,7 @@ from unflip.methods.mddc import calibrated
 from unflip.methods.plc import ProbabilityWindow
 from unflip.nn.base import unwrap
 from unflip.options import Options
-from unflip.stats.mixture import low_probability, normalized
+from unflip.stats.gaussians import low_probability, normalized
 
 _JITTER = 0.1  # std of the noise between two views of a feature vector, in units of standardized features
 

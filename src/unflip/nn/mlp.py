@@ -40,12 +40,9 @@ class MLP(Network):
         layers: list[nn.Module] = [nn.Flatten()]
         width = prod(input_shape)
         for units in options.hidden:
-            layers.append(nn.Linear(width, units, bias=not options.batch_norm))
-            if options.batch_norm:
-                layers.append(nn.BatchNorm1d(units))
-            layers.append(nn.ReLU(inplace=True))
-            if options.dropout:
-                layers.append(nn.Dropout(options.dropout))
+            norm = [nn.BatchNorm1d(units)] if options.batch_norm else []
+            dropout = [nn.Dropout(options.dropout)] if options.dropout else []
+            layers += [nn.Linear(width, units, bias=not options.batch_norm), *norm, nn.ReLU(inplace=True), *dropout]
             width = units
         self.encoder = nn.Sequential(*layers)
         self.head = nn.Linear(width, num_classes)

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from unflip.compute import repair_torchvision
+from unflip.compute import import_extra, repair_torchvision
 from unflip.errors import ConfigError, InputError, described
-from unflip.nn.backbone import Backbone, Pretrained, PretrainedOptions, fill, import_extra, read_weights
+from unflip.nn.backbone import Backbone, Pretrained, PretrainedOptions, fill, read_weights
 from unflip.nn.base import image_channels
 
 
@@ -41,8 +41,8 @@ class TimmNetwork(Pretrained):
                 features = self.encoder.eval()(torch.zeros(1, *input_shape))
         except (AssertionError, AttributeError, RuntimeError) as error:
             side = self.encoder.pretrained_cfg["input_size"][-1]  # type: ignore[index]
-            size = "" if side == height == width else f"--set data.image_size={side}, or "
-            raise ConfigError(f"{name} do not fit ({described(error)}); try {size}another network") from error
+            hint = f"try --set data.image_size={side}, or another network"
+            raise ConfigError(f"{name} do not fit ({described(error)}); {hint}") from error
         self.encoder.train()
         if features.ndim != 2 or not features.numel():
             raise ConfigError(f"{name} become {tuple(features.shape[1:])}, not a feature vector; try another network")

@@ -1,6 +1,5 @@
 """Apply a noise recipe to labels, with a record of how the noisy labels were made."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -11,7 +10,7 @@ from torch import Tensor
 from unflip.compute import generator
 from unflip.errors import ConfigError, InputError
 from unflip.noise import transition
-from unflip.noise.pmd import pmd
+from unflip.noise.pmd import check_posterior, pmd
 from unflip.noise.recipe import Recipe, Step, parse
 
 T = TypeVar("T")
@@ -26,7 +25,7 @@ class NoisyLabels:
 
     Attributes:
         labels: (n,) int64.
-        provenance: JSON-serializable record of recipe, seed, steps, resulting noise and hashes of the inputs.
+        provenance: JSON-serializable record of recipe, seed, steps and resulting noise.
     """
 
     labels: Tensor
@@ -105,11 +104,6 @@ def corrupt(
     labels = clean
     if base_labels is not None:
         labels = transition.check_labels(base_labels, num_classes, what="base labels", clean=clean)
-    inputs = {
-        "clean_labels": clean,
-        "base_labels": None if base_labels is None else labels,
-        "posterior": posterior if recipe.needs_posterior else None,
-    }
     steps: list[dict[str, Any]] = []
     for position, step in enumerate(recipe.steps):
         draws = generator(seed, "noise", position, step.name)
@@ -130,7 +124,6 @@ def corrupt(
         "class_rates": _rounded(measured.class_rates),
         "class_counts": measured.class_counts.tolist(),
         "transition": [_rounded(row) for row in measured.matrix],
-        "inputs_sha256": {name: _sha256(tensor) for name, tensor in inputs.items() if tensor is not None},
     }
     return NoisyLabels(labels, provenance)
 
@@ -143,12 +136,9 @@ def _pmd_step(
     if not torch.equal(labels, clean):
         raise ConfigError(f"the noise step {step} redraws every label; use sym, asym, pair or matrix on noisy labels")
     posterior = _needed(posterior, step, "posteriors")
-    drawn = pmd(clean, posterior, num_classes=num_classes, kind=step.pmd_kind, level=step.level, generator=draws)
-    return drawn.labels, {
-        "realized": _share(drawn.labels != clean),
-        "expected": round(drawn.expected_rate, _DIGITS),
-        "factor": drawn.factor,
-    }
+    posterior = check_posterior(posterior, len(clean), num_classes)
+    drawn, factor, expected = pmd(clean, posterior, kind=step.pmd_kind, level=step.level, generator=draws)
+    return drawn, {"realized": _share(drawn != clean), "expected": round(expected, _DIGITS), "factor": factor}
 
 
 def _class_step(
@@ -197,10 +187,3 @@ def _share(flags: Tensor) -> float:
 
 def _rounded(values: Tensor) -> list[float]:
     return [round(value, _DIGITS) for value in values.tolist()]
-
-
-def _sha256(tensor: Tensor) -> str:
-    """Hash dtype, shape and bytes of a tensor."""
-    digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
-    digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
-    return digest.hexdigest()

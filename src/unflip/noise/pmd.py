@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from unflip.errors import InputError
-from unflip.noise.transition import check_labels, check_level
+from unflip.noise.transition import check_distributions
 
 _TOLERANCE = 1e-3  # of the row sums of posteriors, enough for float16
 _MAX_FACTOR = 1e6  # beyond which practically no label becomes u
@@ -32,69 +32,39 @@ class TopTwo(NamedTuple):
     margin: Tensor
 
 
-@dataclass(frozen=True)
-class PmdLabels:
-    """Labels drawn from PMD noise, and how they were drawn.
-
-    Attributes:
-        labels: (n,) int64, u or s of every example.
-        factor: what 1 - rho is divided by.
-        expected_rate: expected share of wrong labels at that factor.
-    """
-
-    labels: Tensor
-    factor: float
-    expected_rate: float
-
-
 def pmd(
-    clean_labels: Tensor,
-    posterior: Tensor,
-    *,
-    num_classes: int,
-    kind: int,
-    level: float,
-    generator: torch.Generator,
-) -> PmdLabels:
+    clean: Tensor, posterior: Tensor, *, kind: int, level: float, generator: torch.Generator
+) -> tuple[Tensor, float, float]:
     """Draw PMD labels whose expected noise rate, measured against the clean labels, is ``level``.
 
     The label becomes u with probability (1 - rho) / factor, clipped to [0, 1], else s (the paper's section 4.2;
     the factor is from the released generator, and here solved for). The draw does not depend on the clean label.
 
     Args:
-        clean_labels: (n,).
-        posterior: class probabilities (n, k).
-        num_classes: k.
+        clean: the true labels (n,).
+        posterior: class probabilities (n, k), from :func:`check_posterior`.
         kind: the type, 1, 2 or 3.
         level: the noise rate, in (0, 1).
         generator: of the draws, on the CPU.
+
+    Returns:
+        Labels (n,), u or s of every example; the factor; the expected share of wrong labels at that factor.
     """
-    check_level(level)
-    clean = check_labels(clean_labels, num_classes, what="clean labels")
-    top = top_two(check_posterior(posterior, len(clean), num_classes))
+    top = top_two(posterior)
     factor = solve_factor(top, clean, kind=kind, level=level)
     keep = keep_probability(top.margin, kind=kind, factor=factor)
     # Three strata: examples whose clean label is u, s, or another class.
     group = (clean == top.first).int() + 2 * (clean == top.second).int()
     is_first = draw_evenly(keep, group, generator)
-    return PmdLabels(torch.where(is_first, top.first, top.second), factor, expected_rate(top, clean, keep))
+    return torch.where(is_first, top.first, top.second), factor, expected_rate(top, clean, keep)
 
 
 def check_posterior(posterior: Tensor, num_examples: int, num_classes: int) -> Tensor:
     """Return ``posterior`` (n, k) on the CPU if every row is a probability distribution."""
     if posterior.shape != (num_examples, num_classes):
         raise InputError(f"posterior has shape {tuple(posterior.shape)}; expected ({num_examples}, {num_classes})")
-    if not posterior.is_floating_point():
-        raise InputError(f"posterior is {posterior.dtype}; expected floating-point probabilities")
     posterior = posterior.detach().cpu().to(torch.promote_types(posterior.dtype, torch.float32))
-    sums, smallest = posterior.sum(dim=1), posterior.amin(dim=1)
-    good = ((sums - 1).abs() <= _TOLERANCE) & (smallest >= 0)  # False for NaN
-    if not good.all():
-        row = int((~good).int().argmax())
-        raise InputError(
-            f"posterior: row {row} sums to {float(sums[row]):.6g}, its smallest value is {float(smallest[row]):g}; "
-            "rows must sum to 1 within 0.001 and not be negative (apply softmax to logits)"
-        )
+    check_distributions(posterior, "posterior", _TOLERANCE)
     return posterior
 
 
@@ -214,13 +184,6 @@ class BinaryPmd:
     c2: float
     level: float = 0.5
 
-    def __post_init__(self) -> None:
-        _check_constants(self.t0, self.c2)
-        if self.c1 <= 0:
-            raise InputError(f"c1 is {self.c1:g}; Definition 1 needs c1 > 0")
-        if not 0 < self.level <= 1:
-            raise InputError(f"level is {self.level:g}; the unrestricted noise must be in (0, 1]")
-
     def rho_01(self, eta: Tensor) -> Tensor:
         """Return the probability that a label 0 becomes 1."""
         eta = eta.double()
@@ -231,12 +194,8 @@ class BinaryPmd:
         """Return the probability that a label 1 becomes 0: rho_01 with the classes exchanged."""
         return self.rho_01(1 - eta.double())
 
-    def draw(self, clean_labels: Tensor, eta: Tensor, generator: torch.Generator) -> Tensor:
-        """Flip each clean label (0 or 1) independently with its probability."""
-        clean = check_labels(clean_labels, 2, what="clean labels")
-        eta = eta.detach().cpu().double()
-        if eta.shape != clean.shape or not ((eta >= 0) & (eta <= 1)).all():
-            raise InputError(f"eta must be P(y = 1 | x) in [0, 1] of {len(clean)} examples; got {tuple(eta.shape)}")
+    def draw(self, clean: Tensor, eta: Tensor, generator: torch.Generator) -> Tensor:
+        """Flip each clean label (0 or 1) independently with its probability; all (n,), on the CPU."""
         flip = torch.where(clean == 1, self.rho_10(eta), self.rho_01(eta))
         uniform = torch.rand(len(clean), generator=generator, dtype=torch.float64)
         return torch.where(uniform < flip, 1 - clean, clean)
@@ -257,15 +216,7 @@ def smallest_c1(minor: Tensor, flip: Tensor, *, t0: float, c2: float) -> float:
     for PMD of types I to III and any k that is 1 - keep and (1 - margin) / 2. The bound holds where
     minor <= 1/2 - t0. The result is 0 if there is no such example, and infinity if a flip does not vanish at minor = 0.
     """
-    _check_constants(t0, c2)
     restricted = minor <= 0.5 - t0
     flip, shape = flip[restricted].double(), pmd_bound(minor[restricted].double(), c1=1.0, c2=c2)
     ratios = torch.where(flip > 0, flip / shape, 0)
     return float(ratios.max()) if len(ratios) else 0.0
-
-
-def _check_constants(t0: float, c2: float) -> None:
-    if not 0 < t0 < 0.5:
-        raise InputError(f"t0 is {t0:g}; Definition 1 needs 0 < t0 < 1/2")
-    if c2 <= 0:
-        raise InputError(f"c2 is {c2:g}; Definition 1 needs c2 > 0")

@@ -4,8 +4,10 @@ Matrices by formula, sampling, measuring, and the checks of labels and matrices;
 noise: those of common data sets, and within superclasses.
 """
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 
 import torch
 from torch import Tensor
@@ -17,7 +19,6 @@ _TOLERANCE = 1e-6  # of row sums, enough for float32
 
 def symmetric(num_classes: int, level: float) -> Tensor:
     """Return T_ij = eps / (k - 1) for i != j and T_ii = 1 - eps (the paper's section 4.2)."""
-    check_level(level)
     matrix = torch.full((num_classes, num_classes), level / (num_classes - 1), dtype=torch.float64)
     return matrix.fill_diagonal_(1 - level)
 
@@ -27,11 +28,11 @@ def asymmetric(num_classes: int, level: float, mapping: Mapping[int, int]) -> Te
 
     Classes that are not in the map keep their labels.
     """
-    check_level(level)
     if not mapping:
         raise InputError("the class map is empty")
     matrix = torch.eye(num_classes, dtype=torch.float64)
-    _check_class_ids([*mapping, *mapping.values()], num_classes)
+    for wrong in {*mapping, *mapping.values()} - {*range(num_classes)}:
+        raise InputError(f"the class map names class {wrong}; there are {num_classes} classes, 0 to {num_classes - 1}")
     for source, target in mapping.items():
         if source == target:
             raise InputError(f"the class map sends class {source} to itself")
@@ -116,13 +117,6 @@ def check_labels(labels: Tensor, num_classes: int, *, what: str = "labels", clea
     return labels
 
 
-def check_level(level: float) -> float:
-    """Return ``level`` if it is a fraction strictly between 0 and 1."""
-    if not 0 < level < 1:
-        raise InputError(f"noise level {level:g} is outside (0, 1)")
-    return level
-
-
 def check_matrix(matrix: Tensor, num_classes: int | None = None) -> Tensor:
     """Return ``matrix`` as float64 with rows that sum to one, if it is square and row-stochastic (to 1e-6)."""
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
@@ -130,18 +124,20 @@ def check_matrix(matrix: Tensor, num_classes: int | None = None) -> Tensor:
     if num_classes is not None and len(matrix) != num_classes:
         raise InputError(f"transition matrix is for {len(matrix)} classes; the data have {num_classes}")
     matrix = matrix.detach().cpu().double()
-    outside = ~((matrix >= 0) & matrix.isfinite())  # NaN, too
-    if outside.any():
-        row, column = outside.nonzero()[0].tolist()
+    check_distributions(matrix, "transition matrix", _TOLERANCE)
+    return matrix / matrix.sum(dim=1)[:, None]
+
+
+def check_distributions(rows: Tensor, what: str, tolerance: float) -> None:
+    """Raise InputError if one of the rows (n, k) is not a probability distribution."""
+    sums, smallest = rows.sum(dim=1), rows.amin(dim=1)
+    good = ((sums - 1).abs() <= tolerance) & (smallest >= 0)  # False for NaN
+    if not good.all():
+        row = int((~good).int().argmax())
         raise InputError(
-            f"transition matrix: row {row}, column {column} is {float(matrix[row, column]):g}; it must be at least 0"
+            f"{what}: row {row} sums to {float(sums[row]):.7g}, its smallest value is {float(smallest[row]):g}; "
+            f"rows must sum to 1 within {tolerance:g} and not be negative"
         )
-    sums = matrix.sum(dim=1)
-    wrong = (sums - 1).abs() > _TOLERANCE
-    if wrong.any():
-        row = int(wrong.int().argmax())
-        raise InputError(f"transition matrix: row {row} sums to {float(sums[row]):.8g}; every row must sum to 1")
-    return matrix / sums[:, None]
 
 
 NAMED_MAPS: dict[str, dict[int, int]] = {
@@ -152,28 +148,7 @@ NAMED_MAPS: dict[str, dict[int, int]] = {
 }
 """Class maps of asymmetric noise, by data set."""
 
-CIFAR100_CLASSES: dict[str, tuple[str, ...]] = {
-    "aquatic_mammals": ("beaver", "dolphin", "otter", "seal", "whale"),
-    "fish": ("aquarium_fish", "flatfish", "ray", "shark", "trout"),
-    "flowers": ("orchid", "poppy", "rose", "sunflower", "tulip"),
-    "food_containers": ("bottle", "bowl", "can", "cup", "plate"),
-    "fruit_and_vegetables": ("apple", "mushroom", "orange", "pear", "sweet_pepper"),
-    "household_electrical_devices": ("clock", "keyboard", "lamp", "telephone", "television"),
-    "household_furniture": ("bed", "chair", "couch", "table", "wardrobe"),
-    "insects": ("bee", "beetle", "butterfly", "caterpillar", "cockroach"),
-    "large_carnivores": ("bear", "leopard", "lion", "tiger", "wolf"),
-    "large_man-made_outdoor_things": ("bridge", "castle", "house", "road", "skyscraper"),
-    "large_natural_outdoor_scenes": ("cloud", "forest", "mountain", "plain", "sea"),
-    "large_omnivores_and_herbivores": ("camel", "cattle", "chimpanzee", "elephant", "kangaroo"),
-    "medium_mammals": ("fox", "porcupine", "possum", "raccoon", "skunk"),
-    "non-insect_invertebrates": ("crab", "lobster", "snail", "spider", "worm"),
-    "people": ("baby", "boy", "girl", "man", "woman"),
-    "reptiles": ("crocodile", "dinosaur", "lizard", "snake", "turtle"),
-    "small_mammals": ("hamster", "mouse", "rabbit", "shrew", "squirrel"),
-    "trees": ("maple_tree", "oak_tree", "palm_tree", "pine_tree", "willow_tree"),
-    "vehicles_1": ("bicycle", "bus", "motorcycle", "pickup_truck", "train"),
-    "vehicles_2": ("lawn_mower", "rocket", "streetcar", "tank", "tractor"),
-}
+CIFAR100_CLASSES: dict[str, list[str]] = tomllib.loads(files(__package__).joinpath("cifar100.toml").read_text("utf-8"))
 """The 100 classes of CIFAR-100 by superclass; ids of classes and superclasses are in alphabetical order."""
 
 _SUPERCLASS_OF = {name: number for number, names in enumerate(CIFAR100_CLASSES.values()) for name in names}
@@ -205,8 +180,3 @@ def _groups(superclasses: Sequence[int]) -> list[list[int]]:
     for class_id, superclass in enumerate(superclasses):
         groups.setdefault(superclass, []).append(class_id)
     return [groups[superclass] for superclass in sorted(groups) if len(groups[superclass]) > 1]
-
-
-def _check_class_ids(ids: Sequence[int], num_classes: int) -> None:
-    for wrong in set(ids) - set(range(num_classes)):
-        raise InputError(f"the class map names class {wrong}; there are {num_classes} classes, 0 to {num_classes - 1}")

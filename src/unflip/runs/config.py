@@ -93,8 +93,6 @@ class RunConfig:
     def check(self) -> None:
         """Raise ConfigError if options do not fit the number of epochs; not part of `resolve`, which reads old runs."""
         find_method(self.common.method).check(self.parts, self.common.epochs)
-        if isinstance(self.network_options, PretrainedOptions):
-            self.network_options.check_length(network_section(self.common.network), self.common.epochs)
 
     def check_size(self, count: int, num_classes: int, device: str) -> None:
         """Raise ConfigError if class probabilities and transition matrices would not fit into memory."""

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import nll_loss, one_hot
 
-from unflip.errors import ConfigError
 from unflip.stats.gaussians import NOT_FINITE, NotFiniteError
 
 Fetch = Callable[[Tensor], Tensor]
@@ -98,21 +97,28 @@ class Discriminant:
     def without(self, blocks: Iterable[tuple[Tensor, Tensor, Tensor]]) -> Callable[[Tensor], Tensor]:
         """Return a function from features (m, d) to log P(c | h) (m, k) with one large group left out.
 
-        The group comes in blocks of features, memberships and whether the covariance was estimated from them.
+        The group comes in blocks of features, memberships and whether the covariance was estimated from them. The
+        formulas are those of :func:`leave_group_out_distances`, by sums over the group; features are whitened again.
         """
-        counts = self.counts.clone()
-
-        def whitened() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-            for features, memberships, in_covariance in blocks:
-                counts.sub_(memberships.sum(0))
-                yield self._whiten(features), memberships, in_covariance
-
-        means, whiten = refit_without(whitened(), self.means, self.counts, self._example_weight)
-        means = means @ whiten
+        means, counts, left = self.means.double(), self.counts.double(), self.counts.clone()
+        total, scatter = torch.zeros_like(counts), means.new_zeros(means.shape[1], means.shape[1])
+        sums, moved = torch.zeros_like(means), torch.zeros_like(means)
+        for features, memberships, in_covariance in blocks:
+            white, shares = self._whiten(features).double(), memberships.double()
+            own = (white - shares @ means) * in_covariance[:, None]
+            left -= memberships.sum(0)
+            total += shares.sum(0)
+            sums += shares.T @ white
+            moved += shares.T @ own
+            scatter += own.T @ own
+        others = (counts - total).clamp(min=MIN_COUNT)[:, None]
+        values, vectors = torch.linalg.eigh(scatter + (moved / others.where(others > MIN_COUNT, torch.inf)).T @ moved)
+        whiten = vectors / (1 - self._example_weight * values).clamp(min=1 - MAX_REMOVED).sqrt()
+        means = (counts[:, None] * means - sums) / others @ whiten
 
         def log_posterior(features: Tensor) -> Tensor:
             white = self._whiten(features).double() @ whiten
-            return self._normalize(counts.clamp(min=0), torch.cdist(white, means).square().float())
+            return self._normalize(left.clamp(min=0), torch.cdist(white, means).square().float())
 
         return log_posterior
 
@@ -165,13 +171,11 @@ def fit_discriminant(
         fetch: returns features by position.
         memberships: classes (n,), or memberships (n, k) that sum to 1.
         num_classes: k.
-        shrink: s, or candidates for it.
+        shrink: s, above 0 and at most 1, or candidates for it.
         given: labels (n,) that choose among candidates.
         groups: (n,), the group number of each example; groups are left out as a whole.
     """
     shrinks = (shrink,) if isinstance(shrink, float | int) else tuple(shrink)
-    if not all(0 < value <= 1 for value in shrinks):
-        raise ConfigError(f"shrink must be above 0 and at most 1, not {shrink}")
     counts, means = _fit_means(fetch, memberships, num_classes)
     mean = counts @ means / counts.sum()
     means = means - mean
@@ -378,27 +382,3 @@ def leave_group_out_distances(
     gained = here.square().sum(1)[..., None] + there.square().sum(1, keepdim=True) - 2 * here.mT @ there
     distances: Tensor = (squares + gained).clamp(min=0).float()
     return distances
-
-
-def refit_without(
-    blocks: Iterable[tuple[Tensor, Tensor, Tensor]], means: Tensor, counts: Tensor, weight: float
-) -> tuple[Tensor, Tensor]:
-    """Return the class means (k, d) without one large group, and the matrix (d, d) that whitens features again.
-
-    Each block holds whitened features (m, d), memberships (m, k) and ``in_covariance`` (m,) of part of the group; the
-    formulas are those of :func:`leave_group_out_distances`, by sums over the group.
-    """
-    means, counts = means.double(), counts.double()
-    total, scatter = torch.zeros_like(counts), means.new_zeros(means.shape[1], means.shape[1])
-    sums, moved = torch.zeros_like(means), torch.zeros_like(means)
-    for white, shares, in_covariance in blocks:
-        white, shares = white.double(), shares.double()
-        own = (white - shares @ means) * in_covariance[:, None]
-        total += shares.sum(0)
-        sums += shares.T @ white
-        moved += shares.T @ own
-        scatter += own.T @ own
-    others = (counts - total).clamp(min=MIN_COUNT)[:, None]
-    values, vectors = torch.linalg.eigh(scatter + (moved / others.where(others > MIN_COUNT, torch.inf)).T @ moved)
-    left = (1 - weight * values).clamp(min=1 - MAX_REMOVED)
-    return (counts[:, None] * means - sums) / others, vectors / left.sqrt()

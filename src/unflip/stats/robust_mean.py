@@ -1,14 +1,15 @@
 """AgnosticMean (the paper's Algorithm 1): a mean of each class that is robust to mislabeled examples.
 
 :func:`agnostic_mean` is the readable version, line by line; with normalize='count', complement='plain' it is the
-algorithm as printed. :func:`class_agnostic_means` computes the same means up to rounding, of all classes at once and
-many times faster, and is what MDDC calls. Public functions come first; the private ones below are about speed.
+algorithm as printed. :func:`class_agnostic_means`, which MDDC calls, computes the same means up to rounding, of all
+classes at once and, unless as printed, many times faster. Public functions come first; the private ones below are about
+speed.
 """
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import inf, isqrt
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unflip.errors import InputError
-from unflip.stats.gaussians import NOT_FINITE, NotFiniteError, add_upper, class_indices, class_means
+from unflip.stats.gaussians import NOT_FINITE, NotFiniteError, add_upper, class_indices
 
 Normalize = Literal["sum", "count"]
 Complement = Literal["weighted", "plain"]
@@ -63,7 +64,7 @@ def agnostic_mean(
     if not bool(S.isfinite().all()):
         raise NotFiniteError(NOT_FINITE)
     n, d = S.shape
-    m = S.quantile(0.5, dim=0)
+    m = S.sort(dim=0).values[[(n - 1) // 2, n // 2]].mean(0)
     if d == 1:
         return m  # line 2
     s2 = damping * S.var(0, correction=0).sum()  # line 4
@@ -90,7 +91,8 @@ def class_agnostic_means(
 ) -> Tensor:
     """Return :func:`agnostic_mean` of every class, (num_classes, d); NaN for a class without examples.
 
-    Where Σ_ω is singular, directions without variance count as part of W, however many there are.
+    Where Σ_ω is singular, directions without variance count as part of W, however many there are. The printed forms are
+    computed by :func:`agnostic_mean` itself.
 
     Everything runs on the CPU: most of the time goes into eigenvectors of matrices with a few hundred rows, at which
     accelerators are slow; so the means do not depend on the device. As many classes run in parallel as torch has
@@ -105,61 +107,22 @@ def class_agnostic_means(
         normalize: Z.
         complement: the mean on W.
     """
-    form = _Form(damping, normalize, complement)
     by_class = class_indices(labels.to(features.device), num_classes)
     groups = _group_classes([len(indices) for indices in by_class], features.shape[1])
 
-    def estimate(classes: Sequence[int]) -> Tensor:
-        x, padding = _gather(features, [by_class[c] for c in classes])
-        origin = x.new_zeros(len(x), 1, x.shape[1]) if normalize == "count" else None
-        return _robust_mean(x, x.shape[1], padding, form, origin)[:, 0]
-
     wide = torch.promote_types(features.dtype, torch.float32)
+    printed: dict[str, Any] = {"damping": damping, "normalize": normalize, "complement": complement}
+
+    def estimate(classes: Sequence[int]) -> Tensor:
+        if (normalize, complement) != ("sum", "weighted"):
+            return torch.stack([agnostic_mean(features[by_class[c]].cpu(), **printed) for c in classes]).to(wide)
+        x, padding = _gather(features, [by_class[c] for c in classes])
+        return _robust_mean(x, x.shape[1], padding, damping)[:, 0]
+
     means = torch.full((num_classes, features.shape[1]), torch.nan, dtype=wide)
     for classes, estimates in zip(groups, _one_thread_each(estimate, groups), strict=True):
         means[classes] = estimates
     return means.to(features.device)
-
-
-def robust_in_leading(features: Tensor, labels: Tensor, num_classes: int, n_components: int, **form: Any) -> Tensor:
-    """Return class means (k, d) that are robust in the leading directions and plain in all others.
-
-    ``mean(h) + B (robust(z) - mean(z))`` with ``z = B^T h``, the columns of B being the leading eigenvectors of the
-    covariance of features about their class means, pooled over classes. Outliers cause most of the variance, so they
-    lie along these directions. AgnosticMean computes such directions in each class and at every halving; one set for
-    all classes costs far less.
-
-    Args:
-        features: (n, d).
-        labels: (n,) integers below ``num_classes``.
-        num_classes: k.
-        n_components: the number of columns of B.
-        form: see :func:`class_agnostic_means`, which estimates the robust means.
-    """
-    features = features.float()
-    plain = class_means(features, labels, num_classes)
-    pooled = pooled_covariance(features, labels, plain).cpu()
-    basis: Tensor = torch.linalg.eigh(pooled).eigenvectors[:, -n_components:].to(features.device)
-    robust = class_agnostic_means(features @ basis, labels, num_classes, **form)  # NaN for a class without examples
-    return plain + (robust - plain @ basis).nan_to_num(0.0) @ basis.T
-
-
-def pooled_covariance(features: Tensor, labels: Tensor, means: Tensor) -> Tensor:
-    """Return ``sum_i (h_i - μ_y(i)) (h_i - μ_y(i))ᵀ / n`` (d, d) of n features about the means (k, d) of classes.
-
-    Of more than 8,192 features, or 16 per dimension if that is more, a random subset of that size is used, always the
-    same. The error of an entry is then about a hundredth of the product of its coordinates' standard deviations.
-    """
-    d = features.shape[1]
-    limit = max(8192, 16 * d)
-    if len(features) > limit:
-        chosen = torch.randperm(len(features), generator=torch.Generator().manual_seed(0))[:limit].to(labels.device)
-        features, labels = features[chosen], labels[chosen]
-    pooled = features.new_zeros(d, d)
-    for rows, classes in zip(features.split(GATHER_ROWS), labels.split(GATHER_ROWS), strict=True):
-        within = rows - means[classes]
-        pooled.addmm_(within.T, within, alpha=1 / len(features))
-    return pooled
 
 
 def damping_weights(features: Tensor, *, damping: float = 1.0, normalize: Normalize = "sum") -> Tensor:
@@ -168,18 +131,10 @@ def damping_weights(features: Tensor, *, damping: float = 1.0, normalize: Normal
         return torch.zeros(0, device=features.device)
     x, padding = _gather(features, [torch.arange(len(features), device=features.device)])
     _, mean, squares = _center(x, padding)
-    return _damping(mean, squares, padding, _Form(damping, normalize, "weighted"))[0, 0].to(features.device)
+    return _damping(mean, squares, padding, damping, normalize)[0, 0].to(features.device)
 
 
 # The fast path of class_agnostic_means and damping_weights.
-
-
-class _Form(NamedTuple):
-    """Which variant of the algorithm to compute."""
-
-    damping: float
-    normalize: Normalize
-    complement: Complement
 
 
 class _Padding:
@@ -200,28 +155,19 @@ class _Padding:
         self.even = size % 2 == 0  # (b, 1, 1)
 
 
-def _robust_mean(x: Tensor, dim: int, padding: _Padding, form: _Form, origin: Tensor | None) -> Tensor:
+def _robust_mean(x: Tensor, dim: int, padding: _Padding, damping: float) -> Tensor:
     """Return the robust means (b, 1, r) of x (b, r, n), which is overwritten.
 
-    ``dim`` is the dimension at this level of the recursion; r is less if only r directions vary. ``origin`` (b, 1, r)
-    is the position of x = 0 in the coordinates of the features; only the printed weights depend on it.
+    ``dim`` is the dimension at this level of the recursion; r is less if only r directions vary.
     """
     medians, mean, squares = _center(x, padding)
     if dim == 1:
         return medians  # line 2
-    weights = _damping(mean, squares, padding, form)  # lines 4 and 5
+    weights = _damping(mean, squares, padding, damping)  # lines 4 and 5
     center = torch.bmm(weights, x.mT)
-    if origin is not None:
-        origin = origin + medians
-        center += (weights.sum(2, keepdim=True) - 1) * origin
-        origin = origin + center
     x -= center.mT
-    top = _leading_half(x, dim // 2, weights)  # lines 6 and 7
-    origin = top.project(origin) if origin is not None else None
-    offset = top.lift(_robust_mean(top.data, dim // 2, padding, form, origin))  # line 8
-    if form.complement == "plain":
-        rest = mean - center
-        offset += rest - top.lift(top.project(rest))
+    top, lift = _leading_half(x, dim // 2, weights)  # lines 6 and 7
+    offset = lift(_robust_mean(top, dim // 2, padding, damping))  # line 8
     return medians + center + offset  # line 9; x is centered on μ_ω, whose part in W is thus zero
 
 
@@ -250,27 +196,21 @@ def _center(x: Tensor, padding: _Padding) -> tuple[Tensor, Tensor, Tensor]:
     return torch.cat(medians, dim=2), torch.cat(means, dim=2), squares
 
 
-def _damping(mean: Tensor, squares: Tensor, padding: _Padding, form: _Form) -> Tensor:
+def _damping(mean: Tensor, squares: Tensor, padding: _Padding, damping: float, normalize: Normalize = "sum") -> Tensor:
     """Return the weights ω_i / Z (b, 1, n), given mean (b, 1, r) and squared lengths about the median."""
     trace = (squares * padding.uniform).sum(2, keepdim=True) - (mean * mean).sum(2, keepdim=True)
-    scale = form.damping * torch.where(trace > 0, trace, 1)  # s²; identical examples get equal weights
+    scale = damping * torch.where(trace > 0, trace, 1)  # s²; identical examples get equal weights
     squares = squares + padding.beyond
-    if form.normalize == "count":
+    if normalize == "count":
         return torch.exp(-squares / scale) * padding.uniform
     weights = torch.exp((squares.amin(2, keepdim=True) - squares) / scale)  # the minimum cancels; it avoids underflow
     return weights / weights.sum(2, keepdim=True)
 
 
-class _Subspace(NamedTuple):
-    """The span V: the data in its coordinates (b, k, n), and functions that map rows (b, 1, r) to them and back."""
+def _leading_half(x: Tensor, size: int, weights: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Return x (b, r, n) in coordinates (b, k, n) of V, and a function that maps rows (b, 1, k) of these back.
 
-    data: Tensor
-    project: Callable[[Tensor], Tensor]
-    lift: Callable[[Tensor], Tensor]
-
-
-def _leading_half(x: Tensor, size: int, weights: Tensor) -> _Subspace:
-    """Return V, spanned by at most ``size`` leading eigenvectors of x diag(ω) xᵀ, where x is (b, r, n).
+    V is spanned by at most k = ``size`` leading eigenvectors of x diag(ω) xᵀ.
 
     Eigenvectors whose eigenvalue is a rounding error are replaced by zero: nothing varies along them.
     """
@@ -282,11 +222,11 @@ def _leading_half(x: Tensor, size: int, weights: Tensor) -> _Subspace:
         add_upper(covariance, part * weights[:, :, start : start + CHUNK_ROWS], part, beta=min(start, 1))
     values, vectors = torch.linalg.eigh(covariance.mT)
     basis = vectors[:, :, -size:] * _varying(values[:, None, -size:])
-    return _Subspace(basis.mT @ x, lambda z: z @ basis, lambda z: z @ basis.mT)
+    return basis.mT @ x, lambda z: z @ basis.mT
 
 
-def _leading_half_by_example(x: Tensor, size: int, weights: Tensor) -> _Subspace:
-    """Return the same V for n < r, from the smaller matrix G = YᵀY with Y = x diag(√ω).
+def _leading_half_by_example(x: Tensor, size: int, weights: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Return the same for n < r, from the smaller matrix G = YᵀY with Y = x diag(√ω).
 
     If G u = λ u, then v = Y u / √λ is an eigenvector of Y Yᵀ = x diag(ω) xᵀ with the same eigenvalue, and
     vᵀ x = √λ uᵀ diag(1/√ω); where weights are so small that this would magnify rounding errors, vᵀ x is
@@ -301,16 +241,13 @@ def _leading_half_by_example(x: Tensor, size: int, weights: Tensor) -> _Subspace
     lengths = torch.where(_varying(values), values, 0).sqrt()
     shrink = torch.where(lengths > 0, 1 / lengths, 0)
 
-    def project(z: Tensor) -> Tensor:
-        return torch.mul(shrink, z @ y @ vectors)
-
     def lift(z: Tensor) -> Tensor:
         return torch.matmul((shrink * z) @ vectors.mT, y.mT)
 
     member = weights > 0
     if bool((torch.where(member, weights, 1) > 1e-3 * weights.amax(2, keepdim=True)).all()):
-        return _Subspace(lengths.mT * vectors.mT * torch.where(member, 1 / root, 0), project, lift)
-    return _Subspace(project(x.mT).mT.contiguous(), project, lift)
+        return lengths.mT * vectors.mT * torch.where(member, 1 / root, 0), lift
+    return torch.mul(shrink, x.mT @ y @ vectors).mT.contiguous(), lift
 
 
 def _varying(values: Tensor) -> Tensor:

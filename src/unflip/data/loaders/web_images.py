@@ -1,5 +1,7 @@
 """Images of the web, with lists of their labels, in the official layouts: Clothing1M and WebVision-mini."""
 
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -21,7 +23,6 @@ _CLOTHES = (
 _MEAN, _STD = (0.6959, 0.6537, 0.6371), (0.3113, 0.3192, 0.3214)  # DivideMix's code
 _NUM_CLASSES = 50
 _VAL_FOLDERS = ("val_images_256", "val_images")
-_IMAGENET_FOLDERS = ("imagenet/val", "imagenet")
 
 
 class Clothing1MOptions(Options):
@@ -75,28 +76,20 @@ def _read_clothing1m(root: Path, kind: str, part: str) -> Split:
     return Split(files, np.array([known[key] for key in keys], np.int64), ids=names)
 
 
-class WebVisionOptions(Options):
-    """Options of the second test set."""
-
-    imagenet: str | None = None
-    """ILSVRC12's validation images, one folder per synset; by default `imagenet/val` in WebVision's folder."""
-
-
 class WebVision(Loader):
     """WebVision-mini: the first 50 classes, or as many as ``data.classes`` declares, of WebVision 1.0's Google images.
 
     See Li et al. (2017); there are two test sets.
     """
 
-    Options = WebVisionOptions
     uses = FOR_IMAGE_FILES
 
     def recognizes(self, path: Path, options: DataOptions) -> bool:
         """Whether ``path`` is a folder with WebVision's list of Google images."""
         return (path / "info" / "train_filelist_google.txt").is_file()
 
-    def load(self, path: Path, options: DataOptions, own: WebVisionOptions) -> Dataset:
-        """Read the lists; ILSVRC12's validation images, if found, are the second test set."""
+    def load(self, path: Path, options: DataOptions, own: Options) -> Dataset:
+        """Read the lists; ILSVRC12's validation images, if they are in ``imagenet/val``, are the second test set."""
         declared = options.classes if options.classes is not None else _NUM_CLASSES
         count = declared if isinstance(declared, int) else len(declared)
         synsets, names = _read_synsets(path / "info" / "synsets.txt", count)
@@ -104,11 +97,8 @@ class WebVision(Loader):
         if val is None:
             raise InputError(f"{path}: no folder {' or '.join(_VAL_FOLDERS)} with WebVision's validation images")
         tests = {"webvision": _read_webvision(path, "val_filelist.txt", val, count)}
-        folders = [path / name for name in _IMAGENET_FOLDERS] if own.imagenet is None else [Path(own.imagenet)]
-        if (imagenet := next((folder for folder in folders if folder.is_dir()), None)) is not None:
-            tests["imagenet"] = _read_imagenet(imagenet, synsets, count)
-        elif own.imagenet is not None:
-            raise InputError(f"webvision.imagenet: no such folder: {own.imagenet}")
+        if (imagenet := path / "imagenet" / "val").is_dir():
+            tests["imagenet"] = _read_imagenet(imagenet, synsets)
         return Dataset(
             train=_read_webvision(path, "train_filelist_google.txt", "google", count),
             tests=tests,
@@ -127,31 +117,21 @@ def _read_webvision(root: Path, name: str, folder: str, count: int) -> Split:
     return Split(files, labels[rows], ids=files.names)
 
 
-def _read_synsets(path: Path, count: int) -> tuple[list[str], tuple[str, ...] | None]:
+def _read_synsets(path: Path, count: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the synsets of the first classes, in order, and the first words of each."""
-    if not path.is_file():
-        return [], None
     lines = _read_list(path)[:count]
     if len(lines) < count:
         raise InputError(f"{path}: {len(lines)} lines for {count} classes; a line is a synset and its words")
     synsets, _, words = zip(*(line.partition(" ") for line in lines), strict=True)
     names = tuple(word.partition(",")[0].strip() for word in words)
-    return list(synsets), names if len(set(names)) == count else synsets
+    return synsets, names if len(set(names)) == count else synsets
 
 
-def _read_imagenet(folder: Path, synsets: list[str], count: int) -> Split:
-    """Read ILSVRC12's validation images from one folder per synset, or per class number."""
-    names, labels = [], []
-    for number in range(count):
-        choices = [*synsets[number : number + 1], str(number)]
-        own = next((choice for choice in choices if (folder / choice).is_dir()), None)
-        if own is None:
-            raise InputError(f"{folder}: no folder {' or '.join(choices)} for class {number}; one per synset is needed")
-        images = find_files(folder / own, IMAGES)
-        names += [f"{own}/{image}" for image in images]
-        labels += [number] * len(images)
-    files = ImageFiles(folder, as_names(names))
-    return Split(files, np.array(labels, np.int64), ids=files.names)
+def _read_imagenet(folder: Path, synsets: Sequence[str]) -> Split:
+    """Read ILSVRC12's validation images from one folder per synset."""
+    found = [[f"{synset}/{image}" for image in find_files(folder / synset, IMAGES)] for synset in synsets]
+    files = ImageFiles(folder, as_names([*chain.from_iterable(found)]))
+    return Split(files, np.repeat(np.arange(len(found)), [*map(len, found)]), ids=files.names)
 
 
 def _read_list(path: Path) -> list[str]:
