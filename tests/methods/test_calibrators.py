@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from unflip.methods.mddc import DISTURBANCES, CovarianceCalibrator, CovarianceOptions, MeanCalibrator, MeanOptions
-from unflip.stats.gaussians import ClassGaussians
-from unflip.stats.robust_mean import agnostic_mean, damping_weights
+from unflip.stats.gaussians import ClassGaussians, class_means
+from unflip.stats.robust_mean import agnostic_mean, class_agnostic_means, damping_weights, pooled_covariance
 
 
 def features(n: int = 120, d: int = 6, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -110,3 +110,47 @@ def test_disturbances() -> None:
     assert list(CovarianceCalibrator(CovarianceOptions(disturbance=0.3)).disturbances) == [0.3]
     assert CovarianceCalibrator(CovarianceOptions(disturbance="auto")).disturbances == DISTURBANCES
     assert list(MeanCalibrator(MeanOptions()).disturbances) == [0.0]
+
+
+def mixed_up(classes: int = 4, d: int = 12, per_class: int = 300) -> tuple[Tensor, Tensor, Tensor]:
+    """Classes apart in their first coordinates, a quarter of each called by the next one's name; and the true means."""
+    rng = torch.Generator().manual_seed(1)
+    truth = torch.arange(classes).repeat_interleave(per_class)
+    means = torch.zeros(classes, d)
+    means[:, :classes] = 8 * torch.eye(classes)
+    x = means[truth] + torch.randn(len(truth), d, generator=rng)
+    wrong = torch.rand(len(truth), generator=rng) < 0.25
+    return x, torch.where(wrong, (truth + 1) % classes, truth), means
+
+
+def test_a_mean_is_robust_in_the_leading_directions_and_plain_in_all_others() -> None:
+    x, labels, means = mixed_up()
+    plain = class_means(x, labels, 4)
+    found = MeanCalibrator(MeanOptions(n_components=4)).fit(x, labels, 4).means
+    assert float((found - means).norm()) < 0.3 * float((plain - means).norm())
+    _, vectors = torch.linalg.eigh(pooled_covariance(x, labels, plain))
+    rest = vectors[:, :-4]
+    torch.testing.assert_close(found @ rest, plain @ rest, atol=1e-4, rtol=0)
+    for form in ({}, {"damping": 3.0, "normalize": "count", "complement": "plain"}):
+        options = MeanOptions.model_validate(form | {"n_components": 4})
+        found = MeanCalibrator(options).fit(x, labels, 4).means
+        in_them = class_agnostic_means(x @ vectors[:, -4:], labels, 4, **form)  # type: ignore[arg-type]
+        torch.testing.assert_close(found @ vectors[:, -4:], in_them, atol=1e-3, rtol=0)
+
+
+def test_as_many_directions_as_there_are_is_the_paper_s_mean() -> None:
+    x, labels, _ = mixed_up()
+    whole = MeanCalibrator(MeanOptions()).fit(x, labels, 4).means
+    torch.testing.assert_close(MeanCalibrator(MeanOptions(n_components=12)).fit(x, labels, 4).means, whole)
+    torch.testing.assert_close(MeanCalibrator(MeanOptions(n_components=99)).fit(x, labels, 4).means, whole)
+
+
+def test_robust_directions_survive_classes_of_none_one_and_equal_members() -> None:
+    x, labels = features()
+    labels[labels == 1] = 0
+    labels[0] = 3
+    x[labels == 2] = 1.0
+    found = MeanCalibrator(MeanOptions(n_components=2)).fit(x, labels, 5)
+    assert found.present.tolist() == [True, False, True, False, False]
+    assert bool(found.means.isfinite().all())
+    torch.testing.assert_close(found.means[2], torch.ones(6), atol=1e-3, rtol=0)

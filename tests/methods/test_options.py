@@ -58,7 +58,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "elr+": {"strength": 1.0, "memory": 0.2, "mixup": 0.0, "ema_decay": 0.1, "rampup": 3.0},
     "ssr": {"relabel_threshold": 0.4, "select_threshold": 0.3, "neighbors": 2, "mixup": 0.0, "warmup": 2},
     "calibration": {"sample_fraction": 0.3, "head_lr": 0.1, "head_momentum": 0.0, "start": 3, "every": 2},
-    "mean": {"damping": 0.1, "covariance": "isotropic", "normalize": "count", "complement": "plain"},
+    "mean": {"damping": 0.1, "covariance": "isotropic", "normalize": "count", "complement": "plain", "n_components": 2},
     "covariance": {"disturbance": 3.0},
 }  # fmt: skip
 """Another value of each option."""

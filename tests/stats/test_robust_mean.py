@@ -9,12 +9,15 @@ from torch import Tensor
 
 from unflip.errors import InputError
 from unflip.stats import robust_mean as module
+from unflip.stats.gaussians import class_means
 from unflip.stats.robust_mean import (
     Complement,
     Normalize,
     agnostic_mean,
     class_agnostic_means,
     damping_weights,
+    pooled_covariance,
+    robust_in_leading,
 )
 
 FORMS: list[tuple[Normalize, Complement]] = [
@@ -220,6 +223,35 @@ def test_what_is_not_finite_is_refused(value: float, d: int) -> None:
 def test_labels_out_of_range_are_refused() -> None:
     with pytest.raises(InputError, match="labels must be from 0 to 1"):
         class_agnostic_means(torch.randn(10, 3), torch.arange(10) % 3, 2)
+
+
+@pytest.mark.parametrize("n", [50, 8192])  # the latter takes several rounds
+def test_the_pooled_covariance_is_that_of_a_loop(n: int) -> None:
+    random = torch.Generator().manual_seed(0)
+    features, labels = torch.randn(n, 3, generator=random) + 5, torch.randint(3, (n,), generator=random)
+    expected = torch.zeros(3, 3)
+    for c in range(3):
+        members = features[labels == c]
+        expected += torch.cov(members.T, correction=0) * len(members) / n
+    torch.testing.assert_close(pooled_covariance(features, labels, class_means(features, labels, 3)), expected)
+
+
+def test_the_pooled_covariance_of_very_many_features_is_that_of_a_fixed_part_of_them() -> None:
+    random = torch.Generator().manual_seed(0)
+    scale = torch.tensor([1.0, 3.0, 0.1])
+    features = torch.randn(100_000, 3, generator=random) * scale
+    labels = torch.arange(100_000) % 10  # an order that picking every tenth would see one class of
+    features += labels[:, None]
+    pooled = pooled_covariance(features, labels, class_means(features, labels, 10))
+    torch.testing.assert_close(pooled / (scale * scale[:, None]), torch.eye(3), rtol=0, atol=0.05)
+    assert torch.equal(pooled, pooled_covariance(features, labels, class_means(features, labels, 10)))
+
+
+def test_a_class_without_examples_has_the_plain_mean_in_all_directions() -> None:
+    features, labels = cloud(60, 5).float(), torch.arange(60) % 2 * 2  # none of class 1
+    means = robust_in_leading(features, labels, 3, 2)
+    assert torch.equal(means[1], class_means(features, labels, 3)[1])
+    assert means.isfinite().all()
 
 
 def test_coordinates_in_blocks_have_the_same_means(monkeypatch: pytest.MonkeyPatch) -> None:

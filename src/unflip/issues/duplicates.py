@@ -205,8 +205,7 @@ def score_pairs(
         pairs (p, 2) of positions in ``chosen``, their similarity (p,), and the threshold for near-duplicates.
     """
     rows = _Stacked(features, chosen)
-    known = [part for part in originals if not isinstance(part, Table)]
-    images = [part for part in known if isinstance(part, ImageFiles) or part.ndim == _IMAGE_AXES]
+    images = [part for part in originals if isinstance(part, ImageFiles) or len(part.shape) == _IMAGE_AXES]
     if images and encoding is not None and encoding.encoder == "images":
         similarity_of = similarity.picture_similarity(images, track)
         pairs, closeness = _neighbors(rows)

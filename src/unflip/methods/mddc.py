@@ -51,7 +51,7 @@ from unflip.methods.plc import PLC
 from unflip.nn.base import Ensemble, unwrap
 from unflip.options import Options, check_options
 from unflip.stats.gaussians import ClassGaussians, class_indices, class_means, fit_gaussians
-from unflip.stats.robust_mean import Complement, Normalize, class_agnostic_means, damping_weights
+from unflip.stats.robust_mean import Complement, Normalize, class_agnostic_means, damping_weights, robust_in_leading
 
 SAMPLE_FRACTIONS = (0.10, 0.15, 0.20, 0.25)
 """Candidates of ``sample_fraction = "auto"``, as in the paper's Figure 5."""
@@ -92,6 +92,8 @@ class MeanOptions(Options):
     """Divide weights by their `sum`, or, as printed, by the `count` of examples, which depends on the origin."""
     complement: Complement = "weighted"
     """The mean along directions of less variance: `weighted`, or, as printed, `plain`, which far outliers affect."""
+    n_components: PositiveInt | None = None
+    """Number of principal components of the pooled covariance in which the mean is robust; all by default."""
 
 
 class CovarianceOptions(Options):
@@ -123,7 +125,10 @@ class MeanCalibrator:
         """Fit a Gaussian to the features (n, d) of each class; see :func:`fit_gaussians` for ``previous``."""
         options, data = self.options, (features, labels, num_classes)
         form = options.model_dump(include={"damping", "normalize"})
-        means = class_agnostic_means(*data, complement=options.complement, **form)
+        if options.n_components is None or options.n_components >= features.shape[1]:
+            means = class_agnostic_means(*data, complement=options.complement, **form)
+        else:
+            means = robust_in_leading(*data, options.n_components, complement=options.complement, **form)
         weights = None
         if options.covariance == "damped":
             weights = [damping_weights(features[rows], **form) for rows in class_indices(labels, num_classes)]
