@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import warnings
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,9 +15,9 @@ import unflip
 from helpers import QUICK, Outcome, blobs, forget_quality, quick_train, spawn_python, write_npz
 from pictures import write_picture
 from reviewing import issue, write_issues
+from unflip.api.report import compare
 from unflip.errors import UnflipWarning
 from unflip.report import run_report as reported
-from unflip.report.comparison import write_comparison
 from unflip.report.page import Line, line_chart
 from unflip.report.run_report import (
     class_rows,
@@ -142,10 +141,8 @@ def test_model_selection_by_true_labels_is_reported(features: Path, tmp_path: Pa
     assert "True labels were used for model selection" in page.text
     assert "No true labels" not in page.text
     other = quick_train(features, tmp_path / "other", method="standard", noise="sym:0.2", epochs=2)
-    compared = page_of(write_comparison([run, other], tmp_path / "c.html"))
-    assert "True labels were used for model selection in the runs marked *" in compared.text
-    assert "run*" in compared.text
-    assert "other*" not in compared.text
+    protocol = next(line for line in compare([run.folder, other.folder]).splitlines() if "protocol" in line)
+    assert re.search(rf"\| {select} \(uses the truth: [a-z ]+\) +\| noisy-val +\|", protocol)
 
 
 def test_the_truth_is_read_from_the_protocol() -> None:
@@ -161,20 +158,19 @@ def hostile_run(tmp_path: Path) -> Run:
 
 def test_nothing_that_a_class_or_an_example_is_called_becomes_part_of_the_page(tmp_path: Path) -> None:
     run = hostile_run(tmp_path)
-    paths = [write_report(run), write_comparison([run, noisy(tmp_path / "h.npz", tmp_path / "i")], tmp_path / "c.html")]
-    for path in paths:
-        text = path.read_text("utf-8")
-        page = Page(text)
-        assert "<script" not in text.lower()
-        assert {name for name, _ in page.tags} <= {
-            "html", "head", "meta", "title", "style", "body", "header", "main", "footer", "section", "div", "h1", "h2",
-            "h3", "p", "ul", "li", "dl", "dt", "dd", "table", "caption", "thead", "tbody", "tr", "th", "td", "figure",
-            "figcaption", "details", "summary", "pre", "code", "strong", "small", "span", "svg", "g", "path", "rect",
-            "text", "br",
-        }  # fmt: skip
-        assert not any(name.startswith("on") or name == "style" for _, tag in page.tags for name in tag)
-    assert HOSTILE[0] in page_of(paths[0]).text
-    assert "<script>id(" in page_of(paths[0]).text
+    path = write_report(run)
+    text = path.read_text("utf-8")
+    page = Page(text)
+    assert "<script" not in text.lower()
+    assert {name for name, _ in page.tags} <= {
+        "html", "head", "meta", "title", "style", "body", "header", "main", "footer", "section", "div", "h1", "h2",
+        "h3", "p", "ul", "li", "dl", "dt", "dd", "table", "caption", "thead", "tbody", "tr", "th", "td", "figure",
+        "figcaption", "details", "summary", "pre", "code", "strong", "small", "span", "svg", "g", "path", "rect",
+        "text", "br",
+    }  # fmt: skip
+    assert not any(name.startswith("on") or name == "style" for _, tag in page.tags for name in tag)
+    assert HOSTILE[0] in page_of(path).text
+    assert "<script>id(" in page_of(path).text
 
 
 def test_a_page_may_load_and_run_nothing(run: Run, tmp_path: Path) -> None:
@@ -335,8 +331,7 @@ def test_reviewed_labels_are_counted_apart(features: Path, tmp_path: Path) -> No
     assert f"5 reviewed labels are trusted; reviewers changed {people}." in page.text
     assert f"About {wrong:.0f} (" in page.text
     assert ") of 145 unreviewed labels are wrong; " in page.text
-    compared = page_of(write_comparison([run, again], tmp_path / "c.html"))
-    assert f"data.reviewed {tmp_path / 'reviewed.csv'}" in compared.text.partition("Differences in configuration")[2]
+    assert re.search(rf"\| data\.reviewed +\| +\| {tmp_path}/reviewed\.csv \|", compare([run.folder, again.folder]))
 
 
 def test_reviewed_labels_are_no_label_issues(run: Run) -> None:
@@ -464,26 +459,19 @@ def test_training_imports_no_figures() -> None:
     assert spawn_python("-c", code).err.strip() == "False"
 
 
-def test_a_comparison_tells_the_runs_apart(run: Run, plain: Run, features: Path, tmp_path: Path) -> None:
+def test_a_comparison_tells_the_runs_apart(cli: Cli, run: Run, plain: Run, features: Path, tmp_path: Path) -> None:
     other = quick_train(features, tmp_path / "again", method="standard", noise="sym:0.3", epochs=6, seed=1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        page = page_of(write_comparison([run, plain, other], tmp_path / "c.html"))
-    assert "3 runs compared" in page.text
-    assert "with the same noise, sym:0.3" in page.text
-    for name in ("mddc", "standard", "again"):
-        assert name in page.text
-    settings = page.text.partition("Differences in configuration")[2]
-    assert "method mddc standard standard" in settings
-    assert "seed 0 0 1" in settings
-    assert "plc.warmup" not in settings  # only one of them has it
-
-
-def test_runs_on_other_data_are_not_ranked(run: Run, tmp_path: Path) -> None:
-    data = write_npz(tmp_path / "other.npz", **blobs(seed=1))
-    page = page_of(write_comparison([run, noisy(data, tmp_path / "x")], tmp_path / "c.html"))
-    assert "The runs differ in data, labels or noise" in page.text
-    assert not [tag for tag in page.all("td") if "best" in (tag.get("class") or "")]
+    done = cli("report", run.folder, plain.folder, other.folder)
+    assert done.code == 0
+    table = {
+        name: row for name, *row in ([cell.strip() for cell in line.split("|")[1:-1]] for line in done.out.splitlines())
+    }
+    assert table[""] == [str(each.folder) for each in (run, plain, other)]
+    assert table["method"] == ["mddc", "standard", "standard"]
+    assert table["seed"] == ["0", "0", "1"]
+    accuracy = [f"{each.result['test_accuracy']['selected']:.1%}" for each in (run, plain, other)]
+    assert table["test_accuracy.selected"] == accuracy
+    assert "plc.warmup" not in table  # only one of them has it
 
 
 def test_cells_that_kept_only_results_can_be_compared(run: Run, plain: Run, tmp_path: Path) -> None:
@@ -492,8 +480,7 @@ def test_cells_that_kept_only_results_can_be_compared(run: Run, plain: Run, tmp_
         folder.mkdir()
         for name in ("run.json", "config.toml", "result.json", "metrics.jsonl"):
             (folder / name).write_bytes((each.folder / name).read_bytes())
-    page = page_of(write_comparison([Run(tmp_path / "mddc"), Run(tmp_path / "standard")], tmp_path / "c.html"))
-    assert "Test accuracy" in page.text
+    assert "test_accuracy" in compare([tmp_path / "mddc", tmp_path / "standard"])
 
 
 @pytest.mark.parametrize(
@@ -501,10 +488,9 @@ def test_cells_that_kept_only_results_can_be_compared(run: Run, plain: Run, tmp_
     [
         (["x"], "x: no run.json; is this the folder of a finished run?"),
         (["x", "y"], "x: no run.json"),
-        (["RUN", "RUN"], "a comparison needs at least two different runs"),
         (["RUN", "--out", "a.pdf"], "--out a.pdf: cannot write '.pdf'; use .html or .htm"),
         (["RUN", "--out", "no/a.html"], "--out no/a.html: the folder no does not exist"),
-        (["RUN", "PLAIN", "--data", "digits"], "--data is for the report of a single run"),
+        (["RUN", "PLAIN", "--data", "digits"], "--out and --data are for the report of a single run"),
         ([], "Missing argument 'RUN...'"),
     ],
 )

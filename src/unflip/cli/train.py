@@ -185,7 +185,7 @@ def demo(
         scores = (test["selected"], test["last"], done["label_accuracy_all"]["current"])
         table.add_row(method, *(f"{score:.1%}" for score in scores), f"{done['seconds']:.1f}")
     console.print(table)
-    console.print(f"Figure: {out / 'demo.png'}\nComparison: {out / 'comparison.html'}")
+    console.print(f"Figure: {out / 'demo.png'}")
     console.print(f"{METHODS[-1]}: {last.label_summary}")
     table = Table(title="Lowest label quality")
     for heading in ("digit", "given label", "suggested label", "label quality"):

@@ -73,14 +73,18 @@ def render(comparison: Comparison) -> str:
     if "ours" in sides and any(means.values()):
         lines.append(["mean", *[""] * (len(table.keys) - 1), *(["ours"] if both else []), *cells(means)])
     header = [*table.keys, *([""] if both else []), *comparison.methods.values()]
-    widths = [max(3, *map(len, column)) for column in zip(header, *lines, strict=True)]
-    rule = ["-" * width for width in widths]
-    rows = [
-        f"| {' | '.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))} |"
-        for line in (header, rule, *lines)
-    ]
     caption = f"Table {table.name}. {SHOWN[comparison.show]} {table.title}."
-    return "\n".join([caption, "", *rows, "", *(f"- {note}" for note in _notes(comparison))]) + "\n"
+    notes = [f"- {note}" for note in _notes(comparison)]
+    return "\n".join([caption, "", markdown_table([header, *lines]), "", *notes]) + "\n"
+
+
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table that is readable as text, too; the first row is its heading."""
+    widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [rows[0], ["-" * width for width in widths], *rows[1:]]
+    return "\n".join(
+        f"| {' | '.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))} |" for line in lines
+    )
 
 
 def _number(number: Number | None, seeds: int) -> str:
