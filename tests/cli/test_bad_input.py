@@ -661,7 +661,7 @@ BAD: dict[str, dict[str, Row]] = {
         "data for a comparison": (["RUN", "RUN", "--data", "good.npz"], ["--data"]),
         "data without pictures": (["RUN", "--data", "good.npz"], ["--data good.npz", "no pictures"]),
         "other data without pictures": (["RUN", "--data", "five.npz"], ["--data five.npz", "no pictures"]),
-        "one of two that is not there": (["RUN", "nowhere", "--out", "c.html"], ["nowhere"]),
+        "one of two that is not there": (["RUN", "nowhere"], ["nowhere"]),
         "no result": (["RUN/result.json/missing"], ["result.json"]),
         "a result that is no JSON": (["RUN/result.json/garbage"], ["result.json"]),
         "an empty result": (["RUN/result.json/empty"], ["result.json"]),
