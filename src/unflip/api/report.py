@@ -8,7 +8,7 @@ from pathlib import Path
 from unflip.report.run_report import write_report
 from unflip.reproduce.table_text import markdown_table
 from unflip.runs.config import flatten
-from unflip.runs.folder import Run
+from unflip.runs.folder import as_run
 from unflip.runs.layout import check_output
 
 _COMPARED = {
@@ -29,7 +29,7 @@ def report(folder: str | Path, out: Path | None = None, *, data: str | None = No
         data: where the run's data is now, if it has moved.
         force: replace an existing page.
     """
-    run = Run(Path(folder))
+    run = as_run(folder)
     if out is not None:
         check_output(out, (".html", ".htm"), force=force)
         return write_report(run, out, data)
@@ -42,7 +42,7 @@ def compare(folders: Sequence[str | Path]) -> str:
 
     Options of a method or a network are compared among the runs that have them.
     """
-    runs = [Run(Path(folder)) for folder in folders]
+    runs = [as_run(folder) for folder in folders]
     rows = [["", *(str(run.folder) for run in runs)]]
     for key, form in _COMPARED.items():
         values = [reduce(lambda part, name: part[name], key.split("."), run.result) for run in runs]

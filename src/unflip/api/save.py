@@ -1,6 +1,5 @@
 """save: labels that other code has corrected, as a run without a model: for review, apply, report and export."""
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,7 +28,7 @@ from unflip.methods.base import LabelStore
 from unflip.report.run_report import report_finished
 from unflip.runs import layout
 from unflip.runs.config import check_section
-from unflip.runs.folder import Claim, Run
+from unflip.runs.folder import Claim, Run, as_run
 from unflip.runs.labels import (
     Assessment,
     error_pairs,
@@ -59,7 +58,7 @@ def save(labels: Any, data: Any, out: str | Path | None = None, *, force: bool =
         force: replace the run in ``out``; decisions of its review are kept.
         options: ``label_column``, ``ignore`` and ``classes``, as for ``clean``.
     """
-    memory, run = take_memory(data, options), Run(Path(tempfile.mkdtemp(prefix="unflip-") if out is None else out))
+    memory, run = take_memory(data, options), as_run(out)
     inputs = [Path(path) for path in (labels, data) if isinstance(path, str | Path)]
     run.check_free(resume=False, force=force, inputs=inputs)
     with Claim(run, force=force) as claim, ExitStack() as writing:
