@@ -517,7 +517,7 @@ BAD: dict[str, dict[str, Row]] = {
         "features": (["good.npz", "--out", "new.npz", "--backbone", "tiny"], ["good.npz", "is for images"]),
         "a folder without images": (["folder", "--out", "new.npz", "--backbone", "tiny"], ["folder"]),
         "torn images": (["torn", "--out", "new.npz", "--backbone", "tiny"], ["torn", "0.png"]),
-        "an unknown kind of file": (["photos", "--out", "new.csv", "--backbone", "tiny"], ["must be an .npz file"]),
+        "an unknown kind of file": (["photos", "--out", "new.csv", "--backbone", "tiny"], ["new.csv", "use .npz"]),
         "a missing folder": (["photos", "--out", "no/new.npz", "--backbone", "tiny"], ["no/new.npz"]),
         "a folder for a file": (["photos", "--out", "strange.npz", "--backbone", "tiny"], ["strange.npz"]),
         "a file in the way": (["photos", "--out", "good.npz", "--backbone", "tiny"], ["good.npz", "--force"]),

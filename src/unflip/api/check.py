@@ -13,11 +13,12 @@ import torch
 from unflip.api.apply import keys_of
 from unflip.api.predict import NewData, Prediction, predict_part, read_new
 from unflip.api.result import Result
-from unflip.api.save import data_path, write_scored
+from unflip.api.save import write_scored
 from unflip.data.arrays import Array
 from unflip.data.columns import Table
 from unflip.data.rewrite import class_numbers
 from unflip.encoders.table import text_columns
+from unflip.engine.evaluation import data_path
 from unflip.errors import ConfigError, InputError, UnflipWarning
 from unflip.methods.base import LabelStore
 from unflip.methods.unflip.posterior import score_labels

@@ -18,10 +18,11 @@ from unflip.data.columns import Columns, read_columns
 from unflip.data.dataset import Dataset
 from unflip.data.labeling import choose_labels
 from unflip.data.labels import LABEL, NAMING, match_rows, numbers_or_names, to_class_numbers
-from unflip.data.loaders import is_built_in, load_raw
+from unflip.data.loaders import load_raw
 from unflip.data.matching import Keys
 from unflip.data.memory import as_table, take_memory, written
 from unflip.data.options import DataOptions
+from unflip.engine.evaluation import data_path
 from unflip.errors import InputError
 from unflip.files import write_json
 from unflip.methods.base import LabelStore
@@ -177,11 +178,6 @@ def _quality(cell: Any, row: int) -> float:
     if value < 0 or value > 1:
         raise InputError(f"labels, row {row}: label_quality {cell!r} is not a number from 0 to 1")
     return value
-
-
-def data_path(path: str) -> str:
-    """Return the absolute path of data; a built-in data set keeps its name."""
-    return path if is_built_in(path) else str(Path(path).absolute())
 
 
 def write_scored(
