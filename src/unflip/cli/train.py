@@ -79,23 +79,20 @@ def print_noise(measured: "NoiseProfile", class_names: "Sequence[str] | None") -
 
     Up to 20 classes are shown, those with the most noise.
     """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from unflip.reproduce.table_text import markdown_table
 
     count, counts = len(measured.matrix), measured.class_counts.tolist()
     names = [one_line(name) for name in class_names or map(str, range(count))]
     rows = measured.class_rates.argsort(descending=True, stable=True)[:_MAX_ROWS].tolist()
-    table = Table("true class", "labels", "noise", "given instead", box=None, pad_edge=False)
+    table = [("true class", "labels", "noise", "given instead")]
     for i in rows if count > _MAX_ROWS else range(count):
         shares = measured.matrix[i].tolist()
         others = sorted((j for j in range(count) if j != i and shares[j] >= _MIN_SHARE), key=lambda j: -shares[j])
         wrong = ", ".join(f"{names[j]} {shares[j]:.2f}" for j in others[:4])
-        table.add_row(*map(Text, (names[i], str(counts[i]), f"{float(measured.class_rates[i]):.3f}", wrong)))
-    console = Console(highlight=False, markup=False, emoji=False)
+        table.append((names[i], str(counts[i]), f"{float(measured.class_rates[i]):.3f}", wrong))
     worst = f"; the {_MAX_ROWS} classes with the most noise" if count > _MAX_ROWS else ""
-    console.print(f"noise rate {measured.rate:.4f} over {sum(counts)} labels, {count} classes{worst}", soft_wrap=True)
-    console.print(table)
+    print(f"noise rate {measured.rate:.4f} over {sum(counts)} labels, {count} classes{worst}")  # noqa: T201
+    print(markdown_table(table))  # noqa: T201
 
 
 @takes(TRAIN)
