@@ -5,11 +5,7 @@ from unflip.registry import Entry, Registry
 methods = Registry(
     "method",
     [
-        Entry(
-            "unflip",
-            "ensemble that scores and corrects labels, cross-fitted on features",
-            "unflip.methods.unflip.pixels:unflip",
-        ),
+        Entry("unflip", "cross-fitted ensemble that scores and corrects labels", "unflip.methods.unflip.pixels:unflip"),
         Entry("standard", "cross-entropy on the given labels", "unflip.methods.base:Standard"),
         Entry("gce", "generalized cross-entropy, a noise-robust loss", "unflip.methods.gce:GCE"),
         Entry("sl", "symmetric cross-entropy: cross-entropy plus its reverse", "unflip.methods.sl:SL"),
