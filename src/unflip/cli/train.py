@@ -171,7 +171,7 @@ def demo(
         print(f"Handwritten digits with label noise {NOISE}: digits are mistaken for similar ones.")  # noqa: T201
     runs = demo_task(out, quiet=quiet)
     last = runs[METHODS[-1]]
-    methods = [("method", "test accuracy", "last epoch", "label accuracy", "seconds")]
+    methods: list[Sequence[str]] = [("method", "test accuracy", "last epoch", "label accuracy", "seconds")]
     for method, run in runs.items():
         done, test = run.result, run.result["test_accuracy"]
         scores = (test["selected"], test["last"], done["label_accuracy_all"]["current"])
