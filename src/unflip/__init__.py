@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from unflip._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from unflip.api.annotators import annotators as annotators
     from unflip.api.apply import apply as apply
     from unflip.api.check import check as check
     from unflip.api.clean import clean as clean
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from unflip.methods.unflip.controls import KnownWrongControls as KnownWrongControls
     from unflip.stats.robust_mean import agnostic_mean as agnostic_mean
 
-_TASKS = ("apply", "check", "clean", "corrupt", "embed", "predict", "save", "train")  # each in the module api.NAME
+_TASKS = ("annotators", "apply", "check", "clean", "corrupt", "embed", "predict", "save", "train")  # in api.NAME
 _HOMES = {
     "DistributionCalibration": "methods.mddc",
     "ELRLoss": "methods.losses",

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, overload
 
@@ -20,6 +21,7 @@ from unflip.api.result import Result, Scores
 from unflip.data.arrays import Array, write_array
 from unflip.data.columns import Table
 from unflip.data.dataset import Dataset, Encoding, Inputs, Split
+from unflip.data.labels import missing_labels
 from unflip.data.memory import (
     InMemory,
     as_table,
@@ -29,6 +31,7 @@ from unflip.data.memory import (
     dense_rows,
     has_gaps,
     hugging_face_table,
+    own_annotations,
     plain_column,
     unmasked,
     written,
@@ -68,12 +71,13 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
             ``unflip``, whose scores are out-of-sample by cross-fitting, and 0.1 for other methods. At the end these
             labels are scored and corrected like all others.
         settings: further settings by dotted key, as for ``--set``: ``{"unflip.members": 4}``.
+        unlabeled: what stands for no label in y, such as -1; these examples are not trained on.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``mps``.
         random_state: an integer makes the fit reproducible.
 
     Attributes:
         classes_: the distinct labels, sorted.
-        labels_: (n,) the labels of the training examples after correction.
+        labels_: (n,) the labels of the training examples after correction; the suggested one where there was none.
         label_quality_: (n,) probability that each *given* label is correct; NaN if unknown.
         label_log_odds_: (n,) the same as log-odds, to sort by; NaN also for trusted labels.
         suggested_labels_: (n,) the corrected label; without a correction, ``unflip`` keeps the given one and other
@@ -83,6 +87,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         noise_rate_interval_: the range in which the fraction of wrong labels is expected, 93 % of the time; feature-
             dependent noise that looks like ambiguous examples may exceed it.
         transition_: (k, k) estimated P(given label j | true class i) in row i, column j; each row sums to one.
+        annotators_: a table of the annotators, see ``annotators.csv`` of a run; None with one label per example.
         n_features_in_: number of columns of X.
         encoding_: how a data frame or texts become features; None where X holds numbers without gaps.
 
@@ -108,6 +113,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         learning_rate: float | None = None,
         val_fraction: float | None = None,
         settings: Mapping[str, Any] | None = None,
+        unlabeled: Any = None,
         device: str = "auto",
         random_state: Any = None,
     ) -> None:
@@ -118,6 +124,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         self.learning_rate = learning_rate
         self.val_fraction = val_fraction
         self.settings = settings
+        self.unlabeled = unlabeled
         self.device = device
         self.random_state = random_state
 
@@ -128,7 +135,9 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         groups: ArrayLike | None = None,
         trusted: ArrayLike | None = None,
     ) -> Self:
-        """Fit to the examples X and their labels y (n,), numbers or names.
+        """Fit to the examples X and their labels y (n,), numbers or names, or annotations y (n, annotators).
+
+        Annotations are labels by several people: an array or a data frame with gaps, NaN or None.
 
         X holds numbers (n, columns), also sparse and with gaps (NaN), or is a data frame, an Arrow table or a data set
         of Hugging Face whose columns may also hold categories, dates and texts, or is a list of texts.
@@ -141,7 +150,11 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
             if isinstance(column, np.ma.MaskedArray):
                 complete_column(column, name)
         values: Array = np.asarray(y)
-        if values.dtype.kind in "OT":
+        annotations = _annotation_codes(values) if values.ndim == 2 and values.shape[1] > 1 else None
+        people = tuple(map(str, getattr(y, "columns", range(values.shape[-1])))) if annotations else ()
+        if annotations is not None:
+            y = np.zeros(len(values))  # stands for them where X is checked
+        elif values.dtype.kind in "OT":
             y = complete_column(y, "y")
         elif values.dtype.kind in "biu":  # scikit-learn would make floats of the nullable integers of pandas
             y = values
@@ -155,15 +168,24 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
             assert_all_finite(labels, input_name="y")
             self._remember_columns(X, cells)
         check_classification_targets(labels)
-        self.classes_, codes = np.unique(labels, return_inverse=True)
+        if annotations is None:
+            self.classes_, codes = _label_codes(labels, self.unlabeled)
+            split = Split(inputs, codes)
+        else:
+            self.classes_, table = annotations
+            codes, split = np.full(len(labels), -1), Split(inputs, None, annotations=table)
         if len(self.classes_) < 2:
             raise ValueError(f"y holds 1 class in n_samples = {len(labels)}; at least 2 classes are needed")
         group_column = None if groups is None else complete_column(groups, "groups")
+        if trusted is not None and annotations is not None:
+            raise ValueError("trusted: not for annotations; pass the labels that are right as y, one of each example")
         mask = np.zeros(len(labels), bool) if trusted is None else _mask(trusted)
         check_consistent_length(labels, group_column, mask)
         try:
-            config = self._configure(len(labels), {"path": "X, y"})
-            raw = Dataset(Split(inputs, codes, groups=group_column), name="X, y")
+            config = self._configure(len(labels), {"path": "X, y"} | ({"unlabeled": "-1"} if (codes < 0).any() else {}))
+            raw = Dataset(replace(split, groups=group_column), name="X, y", annotators=people)
+            if annotations is not None:
+                raw = replace(raw, class_names=tuple(map(str, range(len(self.classes_)))))
             reviewed = torch.from_numpy(np.where(mask, codes, -1)) if mask.any() else None
             done = train_in_memory(config, raw, Distributed(self.device, config.common.precision), reviewed)
         except UnflipError as error:
@@ -172,14 +194,16 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         self.standardization_, self.encoding_ = done.model.standardization, done.model.encoding
         _warn_of_dropped_columns(self.encoding_)
         self.label_issues_ = label_issue_mask(done.labels)
-        self.labels_ = self.classes_[done.labels["current_label"].to_numpy()]
-        self.suggested_labels_ = self.classes_[done.labels["suggested_label"].to_numpy()]
+        current, suggested = (done.labels[f"{name}_label"].to_numpy() for name in ("current", "suggested"))
+        self.labels_ = self.classes_[np.where(current < 0, suggested, current)]
+        self.suggested_labels_ = self.classes_[suggested]
         self.label_quality_ = done.labels["label_quality"].to_numpy()
         self.label_log_odds_ = done.labels["log_odds"].to_numpy()
         unknown = np.full((len(self.classes_), len(self.classes_)), np.nan)
         summary = done.summary
         self.noise_rate_ = np.nan if summary.noise_rate is None else summary.noise_rate
         self.noise_rate_interval_ = (summary.low / max(1, summary.scored), summary.high / max(1, summary.scored))
+        self.annotators_ = None if done.annotators is None else done.annotators.annotators
         self.transition_ = unknown if done.noise is None else done.noise.matrix.numpy()
         return self
 
@@ -256,6 +280,24 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         return self.classes_[best]  # type: ignore[no-any-return]
 
 
+def _label_codes(labels: Array, unlabeled: Any) -> tuple[Array, Array]:
+    """Return the classes, and the class number of each label (n,), -1 where it is ``unlabeled``."""
+    missing = np.zeros(len(labels), bool) if unlabeled is None else labels == unlabeled
+    classes: Array = np.unique(labels[~missing])
+    return classes, np.where(missing, -1, np.searchsorted(classes, labels).clip(max=len(classes) - 1))
+
+
+def _annotation_codes(values: Array) -> tuple[Array, Array]:
+    """Return the classes, and class numbers (n, annotators), -1 for gaps."""
+    given = plain_column(values.ravel(), "y")
+    missing = missing_labels(given)
+    classes, codes = np.unique(given[~missing], return_inverse=True)
+    table = np.full(values.shape, -1, np.int32)
+    table[~missing.reshape(values.shape)] = codes
+    whole = classes.dtype.kind == "f" and (classes == np.floor(classes)).all()
+    return classes.astype(np.int64) if whole else classes, table  # gaps have made floats of integers
+
+
 def _mask(trusted: ArrayLike) -> Array:
     """Return the mask (n,) of labels that are known to be correct."""
     mask: Array = column_or_1d(complete_column(trusted, "trusted"))
@@ -281,8 +323,9 @@ def _with_names(features: Array) -> Table:
 @overload
 def find_label_errors(
     features: Any,
-    labels: ArrayLike,
+    labels: ArrayLike | None = None,
     *,
+    annotations: Any = None,
     out: str | Path | None = None,
     groups: ArrayLike | None = None,
     trusted: ArrayLike | None = None,
@@ -298,6 +341,7 @@ def find_label_errors(
     features: Any = None,
     labels: ArrayLike | None = None,
     *,
+    annotations: Any = None,
     pred_probs: ArrayLike | None = None,
     out: str | Path | None = None,
     groups: ArrayLike | None = None,
@@ -316,6 +360,9 @@ def find_label_errors(
     gives them; columns follow the sorted classes, or are named by them in a data frame. Nothing is trained then, and
     the result has no run: no ``.review()``, ``.apply()`` and ``.report()``.
 
+    ``annotations`` in place of labels are those of several people: (n, annotators) with gaps, or a data frame with the
+    columns ``index``, ``annotator`` and ``label``. The given label is then that of the majority.
+
     ``out`` is the run folder, by default a new temporary folder, which is not removed. ``groups`` and ``trusted`` (n,)
     are those of ``UnflipClassifier.fit``, further ``parameters`` those of ``UnflipClassifier``, which it trains.
 
@@ -328,25 +375,27 @@ def find_label_errors(
         >>> [found.ranked[name][0].item() for name in ("index", "given_label", "suggested_label", "is_label_issue")]
         [7, 2, 0, True]
     """
-    if labels is None:
-        raise ValueError("labels: none given; give the label of each example")
+    if (labels is None) == (annotations is None):
+        raise ValueError("give either labels, one of each example, or annotations, those of several people")
     if (features is None) == (pred_probs is None):
         raise ValueError("give either features or pred_probs, the class probabilities of your own model")
-    given = plain_column(labels, "labels")
+    given = np.zeros(len(features)) if labels is None else plain_column(labels, "labels")
     check_consistent_length(given, groups, trusted)
     if pred_probs is not None:
-        options = {"out": out, "groups": groups, "trusted": trusted} | parameters
+        options = {"annotations": annotations, "out": out, "groups": groups, "trusted": trusted} | parameters
         if unused := next((name for name, value in options.items() if value is not None), None):
             raise ValueError(f"{unused}: nothing is trained where pred_probs are given; leave it out")
         check_order(pred_probs, labels)
         return _score_own(pred_probs, given)
-    memory, run = InMemory(features, labels), as_run(out)
+    memory, run = InMemory(features, labels, annotations=annotations), as_run(out)
     model, data = UnflipClassifier(**parameters), Tree(path="X, y")
     try:
         with Claim(run) as claim, ExitStack() as writing:
             claim.hold().begin()
             folder = run.own(layout.DATA)
             data["path"] = str(writing.enter_context(written(memory, folder)))
+            if annotations is not None:
+                data["annotations"] = own_annotations(annotations, folder)
             if groups is not None:
                 data["groups"] = str(folder / "groups.npy")
                 write_array(Path(data["groups"]), np.unique(complete_column(groups, "groups"), return_inverse=True)[1])

@@ -42,7 +42,7 @@ from unflip.runs.folder import Run
 from unflip.runs.labels import REMOVED, label_issue_mask, write_table
 from unflip.runs.layout import check_output
 
-_REVIEWED, _LISTED, _ISSUE = "reviewed", "listed", "label issue"  # reasons of a change
+_REVIEWED, _LISTED, _ISSUE, _FILLED = "reviewed", "listed", "label issue", "suggested label"  # reasons of a change
 
 
 class Applied(NamedTuple):
@@ -162,7 +162,7 @@ class Corrections:
         return np.asarray(~self.keep | (self.labels != self.keys.given))
 
 
-_REASONS = (_REVIEWED, _LISTED, _ISSUE)
+_REASONS = (_REVIEWED, _LISTED, _ISSUE, _FILLED)
 
 
 def corrections(run: Run, chosen: ApplyOptions) -> Corrections:
@@ -193,6 +193,10 @@ def corrections(run: Run, chosen: ApplyOptions) -> Corrections:
             keep[issues] = False
         else:
             labels[issues] = examples.suggested[issues]
+        if chosen.fill_above is not None:
+            likely = table["prob_suggested"].to_numpy() >= chosen.fill_above
+            filled = likely & (given < 0) & (reasons < 0)
+            labels[filled], reasons[filled] = examples.suggested[filled], _REASONS.index(_FILLED)
     return Corrections(examples.keys, labels, keep, reasons, quality)
 
 

@@ -22,7 +22,7 @@ from unflip.data.files import ImageFiles, Skipped
 from unflip.data.labeling import choose_labels, label_data
 from unflip.data.loaders import load_raw
 from unflip.data.matching import Keys
-from unflip.data.memory import take_memory, written
+from unflip.data.memory import own_annotations, take_memory, written
 from unflip.data.options import DataOptions, ImageOptions
 from unflip.encoders.base import restore
 from unflip.encoders.table import encode_raw, text_columns
@@ -40,7 +40,7 @@ from unflip.review.review import as_csv
 from unflip.runs import layout
 from unflip.runs.config import Layers, RunConfig, Tree, check_section, make_layers, read_preset
 from unflip.runs.folder import Claim, Run, as_run
-from unflip.runs.labels import REMOVED, LabelSummary, label_issue_mask, list_label_issues, write_table
+from unflip.runs.labels import REMOVED, LabelSummary, label_issue_mask, list_label_issues, list_unlabeled, write_table
 from unflip.runs.options import Execution
 
 
@@ -59,6 +59,8 @@ class CleanResult:
     """How many labels are wrong or doubtful."""
     unscored: int
     """Labels without a quality: their classes have too few examples."""
+    unlabeled: int
+    """Number of examples without a label."""
     reviewed: int
     """Number of labels in ``--reviewed``."""
     corrected: int
@@ -179,6 +181,9 @@ class CleanPlan:
         listed = list_label_issues(table, id_name, self.texts)
         write_table(run.own(layout.LABEL_ISSUES), listed)
         label_issues = listed.filter(listed["is_label_issue"])
+        unlabeled = list_unlabeled(table, id_name, self.texts)
+        if len(unlabeled):
+            write_table(run.own(layout.UNLABELED), unlabeled)
         audited = AuditInput(table, run.class_names, raw, duplicates, examples)
         issues = run_checks(audited, self.audit.skip_check, self.track)
         write_table(run.own(layout.ISSUES), issues)
@@ -195,7 +200,8 @@ class CleanPlan:
             label_issues=label_issues,
             doubtful=listed.slice(len(label_issues)),
             summary=run.label_summary,
-            unscored=remaining["label_quality"].null_count,
+            unscored=remaining["label_quality"].null_count - len(unlabeled),
+            unlabeled=len(unlabeled),
             reviewed=len(reviewed),
             corrected=int(reviewed["changed"].to_numpy().sum()),
             removed=len(table) - len(remaining),
@@ -265,6 +271,8 @@ def clean(
         data: a path to images, texts, a table or feature arrays, see ``unflip clean --help``; or a data frame (pandas,
             polars, Arrow) with a column ``label``, a data set of Hugging Face, or, with ``labels=...`` (n,), a data
             frame, numbers (n, columns), texts, PIL images or paths of images. These are written to ``out`` first.
+            ``annotations=...`` in place of labels are those of several people: an array or a data frame (n, annotators)
+            with gaps, or a data frame with the columns ``index``, ``annotator`` and ``label``.
         out: the run folder; by default a new temporary folder, which is not removed.
         method: the training method; see ``unflip list methods``. Default: ``unflip``.
         epochs: passes over the data; chosen by the number of examples by default.
@@ -285,6 +293,8 @@ def clean(
         with Claim(run, force=force) as claim:
             claim.hold().begin()
             with written(memory, run.own(layout.DATA)) as path:
+                if memory.annotations is not None:
+                    chosen["annotations"] = own_annotations(memory.annotations, path.parent)
                 plan = plan_cleaning(path, run.folder, **chosen)
         plan.execute()
     return Result(run.folder, memory)
@@ -314,12 +324,12 @@ def plan_cleaning(data: str | Path, out: str | Path, *, force: bool = False, **o
     sections = {"data": merged["data"], "embedding": embedding_tree}
     raw, data_options, backbone = read_data(data, sections, layers.typed("data"), parts)
     examples = choose_labels(raw, data_options)[0].train
-    classes = len(examples.class_numbers.unique())
+    classes = len(examples.class_numbers[examples.class_numbers >= 0].unique())
     count = len(examples.inputs) + (len(raw.val.inputs) if raw.val else 0)
     if raw.holds_images:
         embedding = plan_embedding(raw, run.folder / layout.EMBEDDED, data_options, backbone, execution)
         _check_labels(embedding, data_options)
-        of_files = {*ImageOptions.model_fields, "label_column"}
+        of_files = {*ImageOptions.model_fields, "label_column", "annotator_columns"}
         own = data_options.model_dump(mode="json", exclude_unset=True, exclude=of_files)
         config = _configure(layers, own | {"path": str(embedding.out)}, count, of_columns=False)
         config.check_size(count, classes, find_device(execution.device))

@@ -166,7 +166,7 @@ def _encode_table(raw: Dataset, out: Path, options: DataOptions, track: Track) -
         warnings.warn(text, UnflipWarning, stacklevel=3)
     rows = {name: part.inputs for name, part in features.parts().items() if isinstance(part.inputs, np.ndarray)}
     origin = FeatureOrigin(features.encoding, str(Path(options.path).resolve()), "", clean_val=raw.clean_val)
-    write_features(out, rows, features.parts(), raw.class_names, origin)
+    write_features(out, rows, features.parts(), raw, origin)
     seconds, how = time.perf_counter() - started, restore(features.encoding).describe()
     examples = {name: part.inputs for name, part in raw.parts().items()}
     return EmbedResult(out, replace(features, name=out.name), examples, False, seconds, how)
@@ -277,10 +277,14 @@ class EmbedPlan:
             name: replace(part, **{key: getattr(written[name], key) for key in ("inputs", *_PER_IMAGE)})
             for name, part in readable.items()
         }
-        changed = any(not np.array_equal(part.labels, written[name].labels) for name, part in sets.items())  # type: ignore[arg-type]
+        changed = any(
+            not np.array_equal(getattr(part, key), getattr(written[name], key))
+            for name, part in sets.items()
+            for key in ("labels", "annotations")
+        )
         if reused and changed:
             inputs = {name: np.asarray(part.inputs) for name, part in sets.items()}
-            write_features(self.out, inputs, sets, self.raw.class_names, origin)
+            write_features(self.out, inputs, sets, self.raw, origin)
         features = replace(self.raw.with_parts(sets), normalization=None, encoding=self.origin.encoding)
         features = replace(features, images_path=origin.data, skipped=origin.skipped)
         examples = {name: part.inputs for name, part in readable.items()}
@@ -336,7 +340,7 @@ class EmbedPlan:
                 features[name] = cache.features(places)
                 others = {key: cast(Any, np.concatenate([*cache.read(places, key)])) for key in _PER_IMAGE}
                 sets[name] = replace(part, **others)
-            write_features(self.out, features, sets, self.raw.class_names, origin)
+            write_features(self.out, features, sets, self.raw, origin)
         return origin
 
     def _broken(self, name: str) -> dict[int, str]:

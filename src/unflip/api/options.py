@@ -59,6 +59,8 @@ class ApplyOptions(Options):
     """`reviewed`: apply the decisions of the review only."""
     min_confidence: float | None = Field(None, ge=0.0, le=1.0)
     """Change a label without review only if it is wrong with this probability (1 - label_quality) or more."""
+    fill_above: float | None = Field(None, ge=0.0, le=1.0)
+    """Give examples without a label the suggested one if it has this probability or more."""
     drop: Literal["label-issues"] | None = None
     """`label-issues`: drop label issues instead of changing their labels."""
     keep_given_as: str | None = None
@@ -86,7 +88,7 @@ _EXAMPLES = (
     "data.label_column", "data.ignore", "data.text_column", "data.categorical", "data.numeric", "data.text_encoder",
     "data.skip_broken",
 )  # fmt: skip
-_LABELS = ("data.labels", "data.reviewed")
+_LABELS = ("data.labels", "data.annotations", "data.annotator_columns", "data.unlabeled", "data.reviewed")
 
 TRAIN = (
     *_LEARNING, *_LABELS, *_EXAMPLES, *_BACKBONE, "data.limit", "noise.recipe", "network", "sources.from_scratch",

@@ -16,8 +16,9 @@ from unflip.data.memory import InMemory, as_frame, new_labels
 from unflip.data.rewrite import NewLabels
 from unflip.report.run_report import Views, open_views
 from unflip.review.review import finished_run
+from unflip.runs import layout
 from unflip.runs.folder import Run
-from unflip.runs.labels import LabelSummary, list_issues, rank_labels
+from unflip.runs.labels import LabelSummary, list_issues, list_unlabeled, rank_labels
 
 _SHOWN = 10  # issues that a notebook shows
 
@@ -51,6 +52,23 @@ class Result(Run):
         ``wrong_so_far``, the expected number of wrong labels up to this row.
         """
         return as_frame(rank_labels(self._own_labels()), self.memory)
+
+    @property
+    def unlabeled(self) -> Any:
+        """The examples without a label, with the suggested one and its probability; as a frame like `issues`."""
+        return as_frame(list_unlabeled(self.labels(), "id", {}), self.memory)
+
+    @property
+    def annotators(self) -> Any:
+        """A row per annotator, the least accurate first, as a frame like `issues`; None with one label per example."""
+        table = self.annotator_table(layout.ANNOTATORS)
+        return None if table is None else as_frame(table, self.memory)
+
+    @property
+    def ask_next(self) -> Any:
+        """The examples for which one more label helps most, with the annotator to ask; None without annotators."""
+        table = self.annotator_table(layout.ASK_NEXT)
+        return None if table is None else as_frame(table, self.memory)
 
     def _own_labels(self) -> pa.Table:
         """Return the label table, with the original class names where labels were separate from the data."""

@@ -109,7 +109,10 @@ def dry_run(data: str | Path | None, out: str | Path, *, force: bool = False, **
     if isinstance(raw.train.inputs, Table):
         choices = ColumnChoices(numeric=own.numeric, categorical=own.categorical, text_column=own.text_column)
         lines = TableEncoder.fit(raw.train.inputs, choices, own.text_encoder).describe()
-    names, counts = labeled.class_names or range(labeled.num_classes), labeled.given.bincount().tolist()
+    names, counts = (
+        labeled.class_names or range(labeled.num_classes),
+        labeled.given[labeled.given >= 0].bincount().tolist(),
+    )
     classes = [(name, count) for name, count in zip(names, counts, strict=False) if count]
     lines.append(f"{sum(counts):,} training examples in {len(classes)} classes:")
     lines += [f"  {one_line(str(name))} {count:,}" for name, count in classes]
@@ -134,9 +137,12 @@ def plan_training(
             raise ConfigError(f"--{unused.replace('_', '-')} is not used: this run does not embed images")
         return config, raw, None
     labels = choose_labels(raw, data)[0].given  # fail before images are embedded
-    config.check_size(len(labels), len(labels.unique()), find_device(execution.device))
+    config.check_size(len(labels), len(labels[labels >= 0].unique()), find_device(execution.device))
     plan = plan_embedding(raw, run.folder / layout.EMBEDDED, data, embedding, execution)
-    defaults = {name: field.default for name, field in ImageOptions.model_fields.items()} | {"label_column": None}
+    defaults = {name: field.default for name, field in ImageOptions.model_fields.items()} | {
+        "label_column": None,
+        "annotator_columns": (),
+    }
     own = data.model_copy(update=defaults | {"path": str(plan.out)})
     return replace(config, common=config.common.model_copy(update={"data": own})), raw, plan
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from unflip._version import __version__
-from unflip.cli.clean import clean
+from unflip.cli.clean import annotators, clean
 from unflip.cli.finished import apply, check, export, predict, report, review
 from unflip.cli.paper import paper_app
 from unflip.cli.train import corrupt, demo, embed, train
@@ -32,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog="Start with: unflip demo",
 )
-for command in (demo, clean, review, apply, check, train, predict, report, export, embed, corrupt):
+for command in (demo, clean, annotators, review, apply, check, train, predict, report, export, embed, corrupt):
     app.command()(command)
 app.add_typer(paper_app, name="paper")
 

@@ -12,6 +12,8 @@ from unflip.cli.flags import DryRun, Quiet, takes
 from unflip.errors import one_line
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from unflip.api.clean import CleanResult
 
 _MAX_PAIRS = 3  # pairs of classes in the summary
@@ -56,6 +58,37 @@ def clean(
         print(summary(result))  # noqa: T201
 
 
+def annotators(
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="One row per label (.csv, .parquet, .jsonl with the columns id, annotator, label), an export of "
+            "Label Studio or Argilla (.json), or a table with --annotator-columns."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the run, the table of annotators and the report.")],
+    annotator_columns: Annotated[
+        list[str] | None, typer.Option(help="The column of each annotator, such as a,b,c; empty where one gave none.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the run in --out; keep its review.")] = False,
+) -> None:
+    """Find the most likely labels, and how reliable annotators are, from their labels alone.
+
+    With images, texts or a table of features, use `unflip clean --annotations` instead: a model knows more.
+
+    Example: unflip annotators labels.csv --out runs/crowd
+    """
+    from unflip.api.annotators import annotators as annotators_task
+
+    result = annotators_task(data, out, annotator_columns=annotator_columns or (), force=force)
+    table = result.annotator_table("annotators.csv")
+    assert table is not None
+    print(result.label_summary)  # noqa: T201
+    print(f"Annotators: {out / 'annotators.csv'} ({describe_annotators(table)})")  # noqa: T201
+    print(f"  where one more label helps most, and whom to ask: {out / 'ask_next.csv'}")  # noqa: T201
+    print(f"Labels: {out / 'labels.csv'}\nReport: {result.report_path}")  # noqa: T201
+
+
 def summary(result: "CleanResult") -> str:
     """Return the results, where they are, and the next commands, in at most 15 lines."""
     from unflip.report.run_report import next_commands
@@ -75,15 +108,30 @@ def summary(result: "CleanResult") -> str:
         lines.append(f"  the model disagrees with {1 - accuracy:.1%} of the validation labels")
     if result.unscored:
         lines.append(f"  {_plural(result.unscored, 'label')} without a score: too few examples of the class")
+    if result.unlabeled:
+        lines.append(
+            f"  {_plural(result.unlabeled, 'example')} without a label, with suggestions: {out / 'unlabeled.csv'}"
+        )
     lines += _tests(result.run.result["tests"])
     if result.skipped:
         lines.append(f"  {_plural(len(result.skipped), 'broken image')} skipped: {out / 'skipped.csv'}")
+    if (annotators := result.run.annotator_table("annotators.csv")) is not None:
+        lines.append(f"Annotators: {out / 'annotators.csv'} ({describe_annotators(annotators)})")
+        lines.append(f"  where one more label helps most, and whom to ask: {out / 'ask_next.csv'}")
     if count or len(result.doubtful):
         lines.append(f"Label issues: {out / 'label_issues.csv'}")
     commands = next_commands(result.run)
     width = max(len(command) for command, _ in commands)
     lines += [*_issues(result), f"Report: {result.run.report_path}", "Next:"]
     return "\n".join([*lines, *(f"  {command:<{width}}  # {what}" for command, what in commands)])
+
+
+def describe_annotators(table: "pa.Table") -> str:
+    """Return how many annotators there are, and what is odd about them."""
+    copying = sum(bool(cell) for cell in table["copies"].to_pylist())
+    guessing = sum(table["no_better_than_chance"].to_pylist())
+    parts = [_plural(len(table), "annotator"), *([f"{guessing:,} no better than chance"] if guessing else [])]
+    return ", ".join([*parts, *([f"{copying:,} agree as if one copied the other"] if copying else [])])
 
 
 def _issues(result: "CleanResult") -> list[str]:

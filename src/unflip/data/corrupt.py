@@ -44,6 +44,9 @@ def corrupt_labels(data: Dataset, options: NoiseOptions, posterior: Tensor | Non
         posterior: class probabilities (n, k) for pmd steps.
         seed: of the noise.
     """
+    if bool((data.given < 0).any()):
+        row = int((data.given < 0).int().argmax())
+        raise InputError(f"{data.name}, row {row}: no label; noise needs a label in every row")
     made = corrupt(
         parse(options.recipe or ""),
         data.truth,

@@ -39,6 +39,7 @@ class Split:
         groups: the column or array that `data.groups` names (n,), if the data has it.
         rows: of tables only: the row of each example in its file (n,).
         duplicates: group numbers of near-duplicates (n,), if they were searched.
+        annotations: class numbers by annotator (n, a), -1 for none, if several people labeled the examples.
         leaked: mask of the test examples that duplicate a training or validation example (n,), if these were searched.
         opened: see :attr:`source`.
     """
@@ -55,6 +56,7 @@ class Split:
     rows: Array | None = None
     duplicates: Array | None = None
     leaked: Array | None = None
+    annotations: Array | None = None
     opened: Source | None = None
 
     def __getitem__(self, rows: slice | Array) -> "Split":
@@ -128,6 +130,7 @@ class Dataset:
         skipped: broken images.
         encoding: the encoder that made the features, if known.
         content_kind: what the contents are hashes of; only those of one kind can be compared.
+        annotators: names of those who gave the annotations of the training examples.
         as_pixels: converts a row to a picture, (h, w) of bytes.
         num_classes: set, as all fields below, once the data is labeled.
         own_labels: whether the given labels are those of the data itself, not of another file.
@@ -159,6 +162,7 @@ class Dataset:
     skipped: tuple[Skipped, ...] = ()
     encoding: Encoding | None = None
     content_kind: str = ""
+    annotators: tuple[str, ...] = ()
     as_pixels: Callable[[Array], Array] | None = None
 
     num_classes: int = 0
@@ -184,7 +188,7 @@ class Dataset:
 
     @property
     def given(self) -> Tensor:
-        """Their given labels (n,)."""
+        """Their given labels (n,), -1 for none."""
         return self.train.class_numbers
 
     @property
@@ -210,12 +214,17 @@ class Dataset:
     @property
     def trains(self) -> Tensor:
         """Mask of the training examples (n,)."""
-        return ~(self.is_val | self.removed)
+        return ~(self.is_val | self.removed | self.is_unlabeled)
+
+    @property
+    def is_unlabeled(self) -> Tensor:
+        """Mask of the examples without a label, given or reviewed (n,)."""
+        return (self.given if self.reviewed is None else self.given.maximum(self.reviewed)) < 0
 
     def splits(self) -> list[str]:
-        """Return ``train``, ``val`` or ``removed`` for every example."""
-        masks = [mask.cpu().numpy() for mask in (self.removed, self.is_val)]
-        return np.select(masks, ["removed", "val"], "train").tolist()  # type: ignore[no-any-return]
+        """Return ``train``, ``val``, ``removed`` or ``unlabeled`` for every example."""
+        masks = [mask.cpu().numpy() for mask in (self.removed, self.is_val, self.is_unlabeled)]
+        return np.select(masks, ["removed", "val", "unlabeled"], "train").tolist()  # type: ignore[no-any-return]
 
     def parts(self) -> dict[str, Split]:
         """Return every split by name."""

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unflip.data.annotations import annotate, read_annotations, with_consensus
 from unflip.data.arrays import Array
 from unflip.data.columns import Table
 from unflip.data.dataset import Dataset, Inputs, Split
@@ -21,6 +22,7 @@ from unflip.data.labels import (
     are_names,
     as_names,
     find_classes,
+    missing_labels,
     number_names,
     read_labels,
     read_reviewed,
@@ -142,17 +144,38 @@ def choose_labels(raw: Dataset, options: DataOptions) -> tuple[Dataset, str]:
     if options.labels is not None:
         what = f"labels {options.labels}"
         train = replace(train, labels=_other_labels(raw, train, options, what), truth=train.labels)
+    if options.annotations is not None:
+        what = f"annotations {options.annotations}"
+        found = read_annotations(Path(options.annotations))
+        raw = annotate(replace(raw, train=train), found, options.class_names, what)
+        train = raw.train
     if options.groups is not None:
         train = replace(train, groups=_find_groups(options, train))
+    if train.annotations is not None:
+        raw = with_consensus(replace(raw, train=train))
+        train = raw.train
     if train.labels is None:
         raise InputError(f"{options.path}: {raw.unlabeled}; give a file with --labels")
-    raw = _name_numbers(replace(raw, train=train), options, what)
-    raw = _number_classes(raw, options, what)
-    if len(train.labels) > _ALL_DISTINCT and len(raw.given.unique()) == len(train.labels):
-        raise InputError(f"{what}: all {len(train.labels):,} labels differ, so they are not classes; use other labels")
+    missing = _find_missing(train.labels, options.unlabeled, what)
+    filled = replace(train, labels=np.where(missing, train.labels[~missing][0], train.labels))
+    raw = _number_classes(_name_numbers(replace(raw, train=filled), options, what), options, what)
+    labeled = int((~missing).sum())
+    if labeled > _ALL_DISTINCT and len(raw.given.unique()) == labeled:
+        raise InputError(f"{what}: all {labeled:,} labels differ, so they are not classes; use other labels")
+    raw = replace(raw, train=replace(raw.train, labels=np.where(missing, -1, raw.given.numpy())))
     if options.per_class is not None:
-        raw = replace(raw, train=raw.train[rank_in_class(raw.given).numpy() < options.per_class])
+        raw = replace(raw, train=raw.train[rank_in_class(raw.given + 1).numpy() < options.per_class])
     return raw, what
+
+
+def _find_missing(labels: Array, marker: str | None, what: str) -> Array:
+    """Return a mask (n,) of examples without a label; raise InputError if there are no others."""
+    missing = missing_labels(labels, marker)
+    if missing.all():
+        raise InputError(f"{what}: no example has a label")
+    if marker is not None and (missing == missing_labels(labels)).all():
+        warnings.warn(f"{what}: no label is '{marker}', as --unlabeled says", UnflipWarning, stacklevel=4)
+    return missing
 
 
 def _name_numbers(raw: Dataset, options: DataOptions, what: str) -> Dataset:
@@ -349,7 +372,7 @@ def settle_scale(data: Dataset) -> Dataset:
     if per_feature is None or len(per_feature.std.shape) != 1:
         return data
     rows = evenly_spaced(len(data.given), SCALE_SAMPLE, data.given.device)
-    rows = rows[~(data.removed[: len(data.given)] | data.is_val)[rows]]
+    rows = rows[(~(data.removed[: len(data.given)] | data.is_val) & (data.given >= 0))[rows]]
     features, labels = data.source.fetch(rows), data.given[rows]
     scale = (per_feature.std.square() * features.square().mean(0)).mean().sqrt()
     several = labels.bincount()[labels] > 1

@@ -61,9 +61,12 @@ def read_labels(
             raise InputError(f"{what}: cannot read '{other}'; must be .npy, .csv or .txt")
     if cells in ([], [""]):
         return np.empty(0, np.int64)
-    if "" in cells:
-        raise _empty(what, cells.index(""))
-    if len(cells) > 1 and not _is_number(cells[0]) and cells[0] not in names and all(map(_is_number, cells[1:])):
+    if (
+        len(cells) > 1
+        and not _is_number(cells[0])
+        and cells[0] not in names
+        and all(map(_is_number, filter(None, cells[1:])))
+    ):
         raise InputError(f"{what}: the first line, '{cells[0]}', is no number like the others; remove it if a header")
     return numbers_or_names(cells, names)
 
@@ -91,15 +94,27 @@ def _read_label_csv(path: Path, ids: Sequence[str] | None, count: int | None, wh
 
 
 def match_rows(columns: Columns, keys: Keys, what: str) -> list[int]:
-    """Return the example of each row, by the columns that name it; raise InputError if two rows have the same one."""
+    """Return the example of each row; raise InputError if two rows have the same one."""
     rows: dict[int, int] = {}
-    matcher = Matcher(keys)
-    for row, wanted in enumerate(_references(columns, keys, what)):
-        if (place := matcher.find(wanted)) is None:
-            raise InputError(f"{what}, row {row}: no example, or several, called '{wanted.id}'")
+    for row, place in enumerate(find_examples(columns, keys, what)):
         if rows.setdefault(place, row) != row:
             raise InputError(f"{what}, row {row}: the same example as in row {rows[place]}; keep one of them")
     return [*rows]
+
+
+def find_examples(columns: Columns, keys: Keys, what: str) -> list[int]:
+    """Return the example of each row, by the columns that name it."""
+    places, matcher = [], Matcher(keys)
+    for row, wanted in enumerate(_references(columns, keys, what)):
+        if (place := matcher.find(wanted)) is None:
+            raise InputError(f"{what}, row {row}: no example, or several, called '{wanted.id}'")
+        places.append(place)
+    return places
+
+
+def is_missing(cell: Any) -> bool:
+    """Whether a cell of a table is empty."""
+    return cell is None or cell == "" or cell != cell
 
 
 def are_misleading(names: Sequence[str]) -> bool:
@@ -113,10 +128,21 @@ def are_names(labels: Array) -> bool:
 
 
 def numbers_or_names(cells: list[str], names: Collection[str] = ()) -> Array:
-    """Return numbers if every cell is one and they are not all among the ``names`` of classes, else names."""
-    if not all(map(_is_number, cells)) or (names and set(cells) <= set(names)):
+    """Return numbers, NaN where a cell is empty, if all others are numbers and not all names of classes; else names."""
+    filled = set(cells) - {""}
+    if not all(map(_is_number, filled)) or (names and filled <= set(names)):
         return np.array(cells, dtype=np.str_)
-    return np.array([float(cell) for cell in cells])
+    return np.array([float(cell or "nan") for cell in cells])
+
+
+def missing_labels(labels: Array, marker: str | None = None) -> Array:
+    """Return a mask (n,) of missing labels: empty, NaN, or written as ``marker``."""
+    missing: Array = labels == "" if are_names(labels) else labels != labels
+    if marker is not None:
+        names = as_names(labels)
+        assert names is not None
+        missing = missing | (names == (marker if (number := whole_number(marker)) is None else str(number)))
+    return missing
 
 
 def _is_number(cell: str) -> bool:

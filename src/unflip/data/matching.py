@@ -14,7 +14,7 @@ class Keys(NamedTuple):
     Attributes:
         ids: their names (n,); None if they have none.
         digests: of their contents (n,), a kind and a hash such as ``row6-0123456789abcdef``; None if unknown.
-        given: their given classes (n,).
+        given: their given classes (n,), -1 without a label.
         class_names: by class number.
     """
 
@@ -23,12 +23,17 @@ class Keys(NamedTuple):
     given: Array
     class_names: Sequence[str]
 
+    def name(self, index: int) -> str:
+        """Return the name of an example's given class; empty without a label."""
+        number = int(self.given[index])
+        return self.class_names[number] if number >= 0 else ""
+
     def reference(self, index: int) -> "Reference":
         """Return what identifies an example in other data."""
         return Reference(
             index,
             None if self.ids is None else self.ids[index],
-            self.class_names[int(self.given[index])],
+            self.name(index),
             None if self.digests is None else self.digests[index],
         )
 
@@ -96,8 +101,7 @@ class Matcher:
     def _choose(self, candidates: Sequence[int], wanted: Reference) -> int | None:
         if len(candidates) > 1 and not self._compares(wanted):
             return None
-        names, given = self._keys.class_names, self._keys.given
-        ranked = sorted(candidates, key=lambda i: (i in self._found, names[int(given[i])] != wanted.given))
+        ranked = sorted(candidates, key=lambda i: (i in self._found, self._keys.name(i) != wanted.given))
         return ranked[0] if ranked else None
 
     @cached_property

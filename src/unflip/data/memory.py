@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 from sklearn.utils import column_or_1d
 
+from unflip.data.annotations import ANNOTATOR
 from unflip.data.arrays import Array, write_npz
 from unflip.data.columns import TEXT, Table, without_views
 from unflip.data.files import is_image, to_upright_rgb
@@ -46,6 +47,8 @@ class InMemory(NamedTuple):
     """By default ``label``."""
     ignore: Sequence[str] = ()
     """Columns to drop."""
+    annotations: Any = None
+    """Labels by several annotators; the data may then have no others."""
 
 
 def in_memory(data: Any, label_column: str | None = None) -> InMemory | None:
@@ -62,7 +65,8 @@ def in_memory(data: Any, label_column: str | None = None) -> InMemory | None:
 def take_memory(data: Any, options: dict[str, Any]) -> InMemory | None:
     """Return data in memory, with the options that concern it, which are removed; None for a path."""
     memory = in_memory(data)
-    taken = {name: options.pop(name) for name in ("labels", "label_column", "ignore") if memory and name in options}
+    own = ("labels", "label_column", "ignore", "annotations")
+    taken = {name: options.pop(name) for name in own if memory and name in options}
     if memory is None:
         return None
     if taken.get("label_column") is not None:  # columns of pandas may be called by numbers
@@ -107,19 +111,56 @@ def write_data(memory: InMemory, folder: Path) -> Path:
     if isinstance(parts["train"].content, np.ndarray):
         arrays = {"class_names": np.array(classes, np.str_)} if classes else {}
         arrays |= {split: np.asarray(part.content) for split, part in parts.items()}
-        write_npz(folder / "data.npz", arrays | {f"{split}_labels": part.labels for split, part in parts.items()})
+        labels = {f"{split}_labels": part.labels for split, part in parts.items() if part.labels is not None}
+        write_npz(folder / "data.npz", arrays | labels)
         return folder / "data.npz"
     path, tables = folder / "data.parquet", []
     for split, (content, labels) in parts.items():
         if not isinstance(content, pa.Table):
             path, inner = folder / "manifest.parquet", f"{split}/" if len(parts) > 1 else ""
             content = pa.table({"path": [*_paths(content, folder, inner)]})
-        table = content.append_column(LABEL, labels if isinstance(labels, pa.ChunkedArray) else pa.array(labels))
+        labels = labels if isinstance(labels, pa.ChunkedArray | None) else pa.array(labels)
+        table = content if labels is None else content.append_column(LABEL, labels)
         tables.append(table.append_column("split", pa.array([split] * len(table))) if len(parts) > 1 else table)
     whole = pa.concat_tables(tables, promote_options="default").replace_schema_metadata(None)
     whole = declare_classes(whole, [LABEL], classes) if classes else whole
     write_atomically(path, lambda temporary: pa.parquet.write_table(whole, temporary))
     return path
+
+
+def own_annotations(annotations: Any, folder: Path) -> str:
+    """Write labels by several annotators to a file in ``folder``, in long form, unless they are a path; return it.
+
+    They are an array or a data frame (n, annotators) with gaps, or a data frame in long form already.
+    """
+    if isinstance(annotations, str | Path):
+        return str(annotations)
+    path, table = folder / "annotations.parquet", annotation_table(annotations)
+    if not is_long(table):
+        parts = [
+            pa.table({"index": rows, ANNOTATOR: [name] * len(rows), LABEL: column.drop_null().cast(pa.string())})
+            for name, column in zip(table.column_names, table.columns, strict=True)
+            for rows in [np.flatnonzero(column.is_valid())]
+        ]
+        table = pa.concat_tables(parts)
+    write_atomically(path, lambda temporary: pa.parquet.write_table(table, temporary))
+    return str(path)
+
+
+def annotation_table(annotations: Any) -> pa.Table:
+    """Return annotations in memory, wide or long, as a table."""
+    frame = as_table(annotations, always=True)
+    if frame is not None:
+        return frame.table
+    values = np.asarray(annotations)
+    if values.ndim != 2:
+        raise InputError(f"annotations: shape {values.shape}; must be (examples, annotators), or in long form")
+    return pa.table({str(place): pa.array(column, from_pandas=True) for place, column in enumerate(values.T)})
+
+
+def is_long(table: pa.Table) -> bool:
+    """Whether a table of annotations has a row per label, with the columns ``annotator`` and ``label``."""
+    return {ANNOTATOR, LABEL} <= {name.lower() for name in table.column_names}
 
 
 @contextmanager
@@ -142,14 +183,15 @@ def _read(memory: InMemory) -> _Part:
     """Return the examples and labels of data that is not a data set of Hugging Face with its own labels."""
     content = _content(memory.data)
     given = None if memory.labels is None else plain_column(memory.labels, "labels")
-    if given is None and not isinstance(content, pa.Table):
+    if given is None and memory.annotations is None and not isinstance(content, pa.Table):
         raise ValueError("labels: none given; give the label of each example")
     if given is not None and len(given) != len(content):
         raise ValueError(f"labels: {len(given)} labels for {len(content)} examples")
     check_order(memory.data, memory.labels)
     if not isinstance(content, pa.Table):
         return _Part(content, given)
-    if given is None:
+    unlabeled = memory.annotations is not None and memory.label_column is None and LABEL not in content.column_names
+    if given is None and not unlabeled:
         column = label_column_of(memory)
         given, content = content[column], content.drop_columns([column])
     return _Part(_features(content, memory), given)
@@ -382,11 +424,17 @@ def has_gaps(features: Array) -> bool:
 
 
 def plain_column(labels: Any, name: str) -> Array:
-    """Return labels (n,) as an array of numbers, booleans or strings; refuse gaps and several types."""
+    """Return labels (n,) as an array of numbers, booleans or strings, NaN or "" for gaps; refuse several types."""
     given = complete_column(labels, name) if isinstance(labels, np.ma.MaskedArray) else np.asarray(labels)
     given = given.astype(object if given.dtype.kind == "T" else given.dtype.newbyteorder("="))  # what Arrow knows
-    given = complete_column(given, name)
-    return np.array(given.tolist()) if given.dtype == object else given
+    missing = np.array([_is_missing(cell) for cell in given.tolist()], bool) if given.dtype.kind in "Of" else np.bool_()
+    if not missing.any() or given.ndim != 1 or missing.all():
+        given = complete_column(given, name)
+        return np.array(given.tolist()) if given.dtype == object else given
+    present = np.array(complete_column(given[~missing], name).tolist())
+    result: Array = np.full(len(given), "" if present.dtype.kind == "U" else np.nan, object)
+    result[~missing] = present
+    return np.array(result.tolist())
 
 
 def as_table(X: Any, *, always: bool = False) -> Table | None:  # noqa: N803 - scikit-learn's name

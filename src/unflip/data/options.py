@@ -1,8 +1,8 @@
 """Options of data: which examples and labels, how images are read, which noise is added. Nothing heavy is imported."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, StringConstraints
+from pydantic import Field, NonNegativeInt, PositiveInt, StringConstraints, field_validator
 
 from unflip.options import Options
 
@@ -59,6 +59,13 @@ class DataOptions(ImageOptions):
     labels: str | None = None
     """A file of labels that replace the training labels; the data's own labels are then used for evaluation only.
     CIFAR also takes `cifar-10n:worse` and the like: labels by people, from the published file in its folder."""
+    annotations: str | None = None
+    """Labels by several annotators: a table (index, path or id; annotator; label) or an export of Label Studio or
+    Argilla. The data's own labels are then used for evaluation only."""
+    annotator_columns: tuple[str, ...] = ()
+    """Tables and manifests: the columns with the labels of each annotator, such as a,b,c; empty where one gave none."""
+    unlabeled: str | None = None
+    """What stands for no label, such as -1, besides empty cells. Examples without a label get a suggestion."""
     reviewed: str | None = None
     """A table (index or path, label) of reviewed labels, which are never changed."""
     limit: PositiveInt | None = None
@@ -81,6 +88,12 @@ class DataOptions(ImageOptions):
     """Standard deviation of the noise between two views of a row, in units of the standardized features."""
     mmap_threshold_mb: float = Field(1024.0, ge=0.0)
     """Array files larger than this many megabytes stay on disk and are read batch by batch."""
+
+    @field_validator("annotator_columns", mode="before")
+    @classmethod
+    def _split_commas(cls, names: Any) -> Any:
+        listed = [names] if isinstance(names, str) else names
+        return [column.strip() for name in listed for column in str(name).split(",")]
 
     @property
     def class_names(self) -> tuple[str, ...]:

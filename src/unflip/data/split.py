@@ -24,13 +24,13 @@ def split(data: Dataset, fraction: float, seed: int) -> Dataset:
         is_val = data.is_val
     elif fraction:
         groups = None if data.train.groups is None else group_numbers(data.train.groups)
-        is_val = stratified_split(given, data.num_classes, fraction, seed, groups)
+        is_val = _held_out(data, fraction, seed, groups)
     else:
         is_val = torch.zeros(len(given), dtype=torch.bool)
     if not has_val and data.same is not None:
         whole = untorn(is_val, data.same)
         if 2 * int(whole.sum()) < int(is_val.sum()):  # most examples have duplicates
-            whole = stratified_split(given, data.num_classes, fraction, seed, data.same)
+            whole = _held_out(data, fraction, seed, data.same)
         is_val = whole
     result = replace(data, is_val=is_val & ~data.removed)
     initial = given if data.reviewed is None else torch.where(data.reviewed < 0, given, data.reviewed)
@@ -39,6 +39,14 @@ def split(data: Dataset, fraction: float, seed: int) -> Dataset:
     if data.same is not None:
         _check_groups(initial[result.trains], data.same[result.trains], data.name)
     return result
+
+
+def _held_out(data: Dataset, fraction: float, seed: int, groups: Tensor | None) -> Tensor:
+    """Return a mask of validation examples (n,), drawn from those with a label."""
+    labeled = (data.given >= 0).nonzero()[:, 0]
+    of_labeled = None if groups is None else group_numbers(groups[labeled].numpy())
+    chosen = stratified_split(data.given[labeled], data.num_classes, fraction, seed, of_labeled)
+    return torch.zeros(len(data.given), dtype=torch.bool).index_copy_(0, labeled, chosen)
 
 
 def _check_groups(labels: Tensor, same: Tensor, name: str) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from unflip.compute import derive, generator
+from unflip.data.annotations import long_form
 from unflip.data.corrupt import corrupt_labels, given_posterior, needs_posterior
 from unflip.data.dataset import Dataset
 from unflip.data.labeling import settle_scale
@@ -18,6 +19,7 @@ from unflip.engine.distributed import Distributed
 from unflip.engine.evaluation import check_selection
 from unflip.engine.inference import forward
 from unflip.engine.trainer import Trainer, lr_factor
+from unflip.errors import ConfigError
 from unflip.methods.base import LabelStore, Standard, TrainContext, find_method
 from unflip.nn.base import Network, build_network, initial_seed
 from unflip.nn.mlp import MLPOptions
@@ -110,6 +112,11 @@ def make_trainer(config: RunConfig, dataset: Dataset, processes: Distributed, re
         groups=None if dataset.same is None else dataset.same.to(device)[train],
     )
     spec = find_method(common.method)
+    annotations = None
+    if dataset.train.annotations is not None:
+        if not (spec.method.uses_annotations and context.of_rows):
+            raise ConfigError(f"method {common.method}: takes one label per example; use unflip on features instead")
+        annotations = long_form(dataset).to(device)
 
     def build(position: int) -> Network:
         shape, seed = dataset.source.shape, initial_seed(common.seed, position)
@@ -119,7 +126,7 @@ def make_trainer(config: RunConfig, dataset: Dataset, processes: Distributed, re
         spec.build(config.parts, context),
         spec.method.build_networks(config.parts[spec.name], context, build),
         dataset.source.to(device),
-        LabelStore(dataset.given.to(device), dataset.num_classes, reviewed, weights),
+        LabelStore(dataset.given.to(device), dataset.num_classes, reviewed, weights, annotations),
         common.optimizer,
         processes,
         reporter,

@@ -18,14 +18,15 @@ from unflip.engine.distributed import Distributed
 from unflip.engine.evaluation import Truth, effective_rule, evaluate, full_report, make_result, selection_score
 from unflip.engine.inference import forward
 from unflip.engine.prepare import make_model, make_trainer, prepare_data
-from unflip.engine.scoring import score_examples
-from unflip.engine.trainer import finite
+from unflip.engine.scoring import FinalScores, score_examples
+from unflip.engine.trainer import Trainer, finite
 from unflip.errors import ConfigError, RunFolderError, Stopped
 from unflip.files import Interruption, write_json
 from unflip.nn.base import unwrap
 from unflip.noise.transition import NoiseProfile
 from unflip.progress import Reporter, make_reporter, summary
 from unflip.runs import layout
+from unflip.runs.annotators import AnnotatorTables, annotator_tables
 from unflip.runs.config import RunConfig, flatten, read_toml
 from unflip.runs.folder import Claim, Run
 from unflip.runs.labels import LabelSummary, label_table, summarize_labels
@@ -84,6 +85,8 @@ class MemoryRun(NamedTuple):
     noise: NoiseProfile | None
     """The estimated noise of the given labels, if there is an estimate."""
     summary: LabelSummary
+    annotators: AnnotatorTables | None
+    """What is known about annotators, if there are several."""
 
 
 def train_in_memory(
@@ -111,7 +114,20 @@ def train_in_memory(
         best.update(line["epoch"], selection_score(common.select, line), trainer.method.model())
     scores, _ = score_examples(trainer, best, common.epochs, clean_val=False)
     table = label_table(trainer.labels, scores.assessment, splits=dataset.splits())
-    return MemoryRun(make_model(config, dataset, best), table, scores.noise, summarize_labels(table, scores.errors))
+    annotators = _annotator_tables(trainer, scores, table, dataset)
+    summary = summarize_labels(table, scores.errors)
+    return MemoryRun(make_model(config, dataset, best), table, scores.noise, summary, annotators)
+
+
+def _annotator_tables(
+    trainer: Trainer, scores: FinalScores, table: pa.Table, dataset: Dataset
+) -> AnnotatorTables | None:
+    """Return what is known about annotators; None with one label per example."""
+    labels, train = trainer.labels, trainer.method.context.train
+    if scores.annotators is None or labels.annotations is None:
+        return None
+    ids, names = table["id"].to_pylist(), dataset.class_names or ()
+    return annotator_tables(scores.annotators, labels.annotations.at(train, len(labels)), train, ids, names)
 
 
 def _check_same(run: Run, config: RunConfig) -> None:
@@ -259,6 +275,8 @@ class Session:
             class_names=dataset.class_names,
         )
         self.run.write_labels(table, trainer.labels.history())
+        if (tables := _annotator_tables(trainer, scores, table, dataset)) is not None:
+            self.run.write_annotators(tables)
         if scores.noise is not None:
             write_array(self.run.own(layout.TRANSITION), scores.noise.matrix.numpy().astype(np.float32))
         make_model(self.config, dataset, best).save(self.run.own(layout.MODEL))

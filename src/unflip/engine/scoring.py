@@ -13,6 +13,7 @@ from unflip.methods.base import HALF_MOST, LabelScores, LabelStore, TrainContext
 from unflip.nn.base import Ensemble
 from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.runs.labels import Assessment
+from unflip.stats.annotators import AnnotatorFit
 from unflip.stats.discriminant import Fetch, fit_discriminant, group_order, leave_group_out
 from unflip.stats.noise_rate import lapse_rates
 from unflip.stats.odds import PlattScaling, calibrate, fit_slope, log_odds
@@ -35,6 +36,8 @@ class FinalScores(NamedTuple):
     out-of-sample scores."""
     noise: NoiseProfile | None
     """The estimated noise of the given labels by class, if there is an estimate."""
+    annotators: AnnotatorFit | None
+    """How reliable annotators are, if there are several."""
     errors: Tensor
     """Equally likely numbers (q,) of wrong labels among those that are scored and not reviewed, in increasing order."""
 
@@ -42,7 +45,7 @@ class FinalScores(NamedTuple):
 def score_examples(trainer: Trainer, best: BestEpoch, epochs: int, *, clean_val: bool) -> tuple[FinalScores, Tensor]:
     """Score every example with the selected model, and correct the validation labels.
 
-    Removed examples are scored like validation examples, since neither were trained on; their labels stay.
+    Removed and unlabeled examples are scored like validation examples, since none were trained on; labels stay.
 
     Args:
         trainer: the trainer after the last epoch.
@@ -55,7 +58,7 @@ def score_examples(trainer: Trainer, best: BestEpoch, epochs: int, *, clean_val:
     """
     labels, method, val, train = trainer.labels, trainer.method, trainer.val_rows, trainer.method.context.train
     is_train = torch.zeros(len(labels), dtype=torch.bool, device=train.device).index_fill_(0, train, True)
-    others = (~is_train).nonzero()[:, 0]  # validation and removed examples
+    others = (~is_train).nonzero()[:, 0]  # validation, removed and unlabeled examples
     model = method.model()
     model.load_state_dict(best.state)
     with finite(f"in the model of epoch {best.epoch}"):
@@ -75,7 +78,8 @@ def score_examples(trainer: Trainer, best: BestEpoch, epochs: int, *, clean_val:
         else:
             del other_probs, val_probs  # to save memory
             assessment, score, errors = _compute_scores(trainer, others, probs, features)
-    return FinalScores(model, assessment, score, noise, errors), features
+    annotators = None if label_scores is None else label_scores.annotators
+    return FinalScores(model, assessment, score, noise, annotators, errors), features
 
 
 def _predict(model: Ensemble, trainer: Trainer, indices: Tensor) -> tuple[Tensor, Tensor]:
@@ -100,7 +104,9 @@ def _adopt_scores(
 ) -> tuple[Assessment, Tensor, Tensor]:
     """Adopt the method's own scores of training examples, and score all others with its model."""
     labels, train = trainer.labels, trainer.method.context.train
-    named = torch.stack([labels.given, labels.current], 1)[others]
+    top2_probs, top2 = other_probs.topk(2)
+    current = labels.current[others]
+    named = torch.stack([labels.given[others].clamp(min=0), current.where(current >= 0, top2[:, 0])], 1)
 
     def joined(of_train: Tensor, of_others: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         result = torch.empty(len(labels), *of_train.shape[1:], dtype=dtype, device=train.device)
@@ -116,21 +122,22 @@ def _adopt_scores(
         fetch, blocks = trainer.source.fetch, others.split(_BLOCK_ROWS)
         parts = [model.gaussians.log_posterior(fetch(block)).exp() for block in blocks]
         gaussian_probs = of_labels(scores.gaussian_probs, torch.cat(parts) if parts else other_probs)
-    odds = joined(scores.odds, trainer.method.odds(other_probs, labels.initial[others]))
+    odds = joined(scores.odds, trainer.method.odds(other_probs, labels.initial[others].clamp(min=0)))
     errors = scores.calibration.wrong(odds[_unreviewed(trainer)])
     odds = scores.calibration.apply(odds)
     fold = torch.full_like(labels.initial, -1)
     if scores.fold is not None:
         fold[train] = scores.fold
-    top2_probs, top2 = other_probs.topk(2)
+    suggested = labels.current.clone()
+    suggested[others] = named[:, 1]
     assessment = Assessment(
         of_labels(scores.probs, other_probs),
         of_labels(scores.network, other_probs),
         gaussian_probs,
         joined(scores.top2, top2, torch.long),
         joined(scores.top2_probs, top2_probs),
-        odds,
-        labels.current,
+        odds.masked_fill(labels.initial < 0, torch.nan),
+        suggested,
         torch.ones_like(fold, dtype=torch.bool).index_fill_(0, train, scores.fold is not None),
         fold,
     )
@@ -162,7 +169,7 @@ def _compute_scores(
         network_probs = probs[rows].float()
         own_probs = network_probs if train_probs is None or positions is None else train_probs[positions].float()
         log_gaussian_probs = by_features(rows, positions)
-        score[rows] = pooled(own_probs, log_gaussian_probs.exp()).gather(1, initial[rows, None])[:, 0]
+        score[rows] = pooled(own_probs, log_gaussian_probs.exp()).gather(1, initial[rows, None].clamp(min=0))[:, 0]
         if from_inputs:
             log_gaussian_probs = by_inputs(rows, positions)
         gaussian_probs = log_gaussian_probs.exp()
@@ -170,13 +177,13 @@ def _compute_scores(
         if not from_inputs or positions is None:  # the pool, but no probability is rounded to 0
             log_probs = (own_probs.clamp(min=_TINY).log() + log_gaussian_probs) / 2
         top2_probs[rows], top2[rows] = log_probs.softmax(1).topk(2)
-        odds[rows], given_odds[rows] = log_odds(log_probs, initial[rows]), log_odds(log_probs, given[rows])
+        odds[rows], given_odds[rows] = (log_odds(log_probs, of[rows].clamp(min=0)) for of in (initial, given))
         suggested[rows] = suggested_labels(given[rows], current[rows], pooled(own_probs, gaussian_probs))
-        named = torch.stack([given[rows], current[rows], suggested[rows]], 1)
+        named = torch.stack([given[rows], current[rows], suggested[rows]], 1).clamp(min=0)
         for view, view_probs in zip(views, (own_probs, network_probs, gaussian_probs), strict=True):
             view[rows] = view_probs.gather(1, named)
     is_small = initial[train].bincount(minlength=labels.num_classes) < _MIN_CLASS_SIZE
-    odds[is_small[initial]] = torch.nan
+    odds[is_small[initial] | (initial < 0)] = torch.nan
     unreviewed = train[~labels.trusted[train]]
     scaling = _calibrate(odds[unreviewed], top2[unreviewed], top2_probs[unreviewed, 0], initial[unreviewed])
     weights = labels.review_weights

@@ -28,6 +28,7 @@ def find_class_issues(audited: AuditInput) -> CheckResult:
     *Small*: at most a tenth of the mean class size. *Too few*: no label of the class has a quality.
     """
     table = audited.table.filter(pc.not_equal(audited.table["split"], REMOVED))
+    table = table.filter(peoples_labels(table) >= 0)
     labels = peoples_labels(table)
     counts = np.bincount(labels, minlength=len(audited.class_names))
     known = np.bincount(labels[~np.isnan(table["label_quality"].to_numpy())], minlength=len(counts)) > 0

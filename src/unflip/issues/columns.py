@@ -70,6 +70,7 @@ def find_column_issues(audited: AuditInput) -> CheckResult:
     same cells, or the same categories under other names. *Constant*, or *nearly empty*: 95 % of the cells.
     """
     labels, count = peoples_labels(audited.table), len(audited.table)
+    labeled = labels >= 0
     issues: list[tuple[float, str]] = []
     first: dict[tuple[bytes, str], str] = {}
     for name, kind, cells, numbers in _columns(audited) if count >= _MIN_EXAMPLES else ():
@@ -83,7 +84,9 @@ def find_column_issues(audited: AuditInput) -> CheckResult:
             issues.append((1.0, f"{name}: every cell is {shorten(str(values[0]), _WIDTH)}; drop the column"))
         elif first.setdefault(content, name) != name:
             issues.append((1.0, f"{name}: the same as {first[content]}; drop one of them"))
-        elif kind not in ("dropped", "text") and gives_label_away(codes if numbers is None else numbers, labels):
+        elif kind not in ("dropped", "text") and gives_label_away(
+            (codes if numbers is None else numbers)[labeled], labels[labeled]
+        ):
             what = "each value occurs" if numbers is None else "ranges of values occur"
             issues.append((1.0, f"{name}: {what} with one class only; drop it if it was derived from the label"))
     return _of_no_example(issues)

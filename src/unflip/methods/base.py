@@ -16,6 +16,7 @@ from unflip.errors import ConfigError, InputError, unknown
 from unflip.methods import SUFFIXES, methods
 from unflip.nn.base import Ensemble, Network
 from unflip.options import Options
+from unflip.stats.annotators import Annotations, AnnotatorFit
 from unflip.stats.gaussians import ClassGaussians
 from unflip.stats.odds import PlattScaling, log_odds
 
@@ -182,12 +183,18 @@ class LabelStore:
         num_classes: k.
         reviewed: reviewed labels (n,), -1 for examples without one.
         weights: how many labels each reviewed label of a random sample stands for (n,), 0 for all others.
+        annotations: the labels of all annotators, if there are several; ``given`` are then those of the majority.
     """
 
     def __init__(
-        self, given: Tensor, num_classes: int, reviewed: Tensor | None = None, weights: Tensor | None = None
+        self,
+        given: Tensor,
+        num_classes: int,
+        reviewed: Tensor | None = None,
+        weights: Tensor | None = None,
+        annotations: Annotations | None = None,
     ) -> None:
-        self.num_classes = num_classes
+        self.num_classes, self.annotations = num_classes, annotations
         self._given = given.clone()
         self._trusted = torch.zeros_like(given, dtype=torch.bool) if reviewed is None else reviewed >= 0
         self._initial = given.clone() if reviewed is None else torch.where(self._trusted, reviewed, given)
@@ -359,6 +366,7 @@ class LabelScores(NamedTuple):
         top2: the two most likely classes (m, 2), all views combined.
         top2_probs: their probabilities (m, 2).
         fold: fold of each example (m,); None without folds.
+        annotators: how reliable annotators are, if there are several.
     """
 
     probs: Tensor
@@ -369,6 +377,7 @@ class LabelScores(NamedTuple):
     top2: Tensor
     top2_probs: Tensor
     fold: Tensor | None
+    annotators: AnnotatorFit | None = None
 
 
 class Method:
@@ -383,6 +392,7 @@ class Method:
     num_networks: ClassVar[int] = 1
     tables: ClassVar[int] = 1  # of class probabilities (m, k) in half precision that are in memory at once
     can_be_calibrated: ClassVar[bool] = True  # whether each network has its own head, which calibration trains
+    uses_annotations: ClassVar[bool] = False  # whether it learns from the labels of several annotators, if given
     records_probs: bool = False  # whether the trainer records the softmax of each training pass
 
     def __init__(self, options: Any, context: TrainContext) -> None:

@@ -3,6 +3,7 @@
 import shlex
 import warnings
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from unflip.errors import InputError, UnflipError, UnflipWarning, described
 from unflip.report.page import Line, line_chart, write_page
 from unflip.runs import layout
 from unflip.runs.folder import Run
-from unflip.runs.labels import DOUBTFUL, REMOVED, expect_errors, lowest_quality_first
+from unflip.runs.labels import DOUBTFUL, REMOVED, UNLABELED, expect_errors, lowest_quality_first
 
 CURVES = {
     "test_accuracy": "test accuracy",
@@ -69,7 +70,8 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
     names, tests = run.class_names, result["tests"]
     changes = count_changes(table, names)
     changed, reviewed, quality = (table[name].to_numpy() for name in ("changed", "reviewed", "label_quality"))
-    train_count = int(compute.sum(compute.equal(table["split"], "train")).as_py() or 0)
+    counts = Counter(table["split"].to_pylist())
+    annotators, annotations = (run.annotator_table(name) for name in (layout.ANNOTATORS, layout.ANNOTATIONS))
     views, issues = open_views(run, data), run.other_issues()
     accuracy = next(iter(tests.values()))["per_class"] if tests else None
     path = out or run.own(layout.REPORT)
@@ -81,15 +83,17 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
         network=run.config.common.network,
         finished=datetime.fromtimestamp((run.folder / layout.RESULT).stat().st_mtime, UTC),
         total=len(table),
-        train_count=train_count,
-        val_count=len(table) - train_count,
+        train_count=counts["train"],
+        val_count=counts["val"],
+        unlabeled=counts[UNLABELED],
+        annotators=[] if annotators is None else annotators.to_pylist(),
         truth=truth_used(result),
         charts=_charts(metrics, result["selected_epoch"]),
         changes=changes,
         changed_count=int((changed & ~reviewed).sum()),
         changed_by_people=int((changed & reviewed).sum()),
         classes=class_rows(table, names, result["errors_by_class"], accuracy),
-        lowest=find_lowest_quality(everything, names, views),
+        lowest=find_lowest_quality(everything, names, views, annotations),
         issues=None if issues is None else find_issues(everything, issues, names, views),
         views=views,
         summary=run.label_summary,
@@ -174,7 +178,8 @@ def count_changes(table: pa.Table, names: Sequence[str]) -> LabelChanges:
     kind = "corrected" if bool(table["changed"].to_numpy().any()) else "suggested"
     given = table["given_label"].to_numpy()
     now = table["current_label" if kind == "corrected" else "suggested_label"].to_numpy()
-    changes, counts = np.unique(np.stack([given, now], 1)[given != now], axis=0, return_counts=True)
+    changed = (given != now) & (given >= 0)
+    changes, counts = np.unique(np.stack([given, now], 1)[changed], axis=0, return_counts=True)
     most = np.argsort(-counts, kind="stable")[:_PAIRS]
     pairs = [
         {"given": names[a], "now": names[b], "count": count, "share": count / int((given == a).sum())}
@@ -195,7 +200,7 @@ def class_rows(
     the estimated ``noise`` rate of given labels with ``low`` and ``high`` (None if unknown), and test ``accuracy``.
     """
     given, current = table["given_label"].to_numpy(), table["current_label"].to_numpy()
-    size = len(names)
+    given, current, size = given[given >= 0], current[given >= 0], len(names)
     before, after = np.bincount(given, minlength=size), np.bincount(current, minlength=size)
     left = np.bincount(given[given != current], minlength=size) / np.maximum(1, before)
     rows: list[dict[str, Any]] = []
@@ -261,7 +266,7 @@ class Shown:
         suggested: name of the suggested label.
         quality: label quality; None if unknown.
         is_label_issue: whether its label is a label issue.
-        reason: why a check flagged it.
+        reason: why a check flagged it, or the labels of all annotators.
     """
 
     id: str = ""
@@ -312,13 +317,28 @@ def open_views(run: Run, data: str | None) -> Views:
     return Views()
 
 
-def find_lowest_quality(table: pa.Table, names: Sequence[str], views: Views) -> list[Shown]:
-    """Return the unreviewed examples with the lowest label quality."""
+def find_lowest_quality(
+    table: pa.Table, names: Sequence[str], views: Views, annotations: pa.Table | None
+) -> list[Shown]:
+    """Return the unreviewed examples with the lowest label quality, and all their labels if there are several."""
     order = lowest_quality_first(table)
-    rows = table.take(order[~table["reviewed"].to_numpy()[order]][:_LOWEST])
+    rows = table.take(order[~(table["reviewed"].to_numpy() | (table["given_label"].to_numpy() < 0))[order]][:_LOWEST])
     keys = ("index", "id", "given_label", "suggested_label", "label_quality", "is_label_issue")
+    by: dict[int, list[str]] = {}
+    if annotations is not None:
+        for row in annotations.filter(compute.is_in(annotations["index"], rows["index"])).to_pylist():
+            by.setdefault(row["index"], []).append(f"{row['annotator']}: {row['label']}")
     return [
-        Shown(id_, names[given], views.picture(i, _LARGE), *views.row(i), names[suggested], quality, is_label_issue)
+        Shown(
+            id_,
+            names[given],
+            views.picture(i, _LARGE),
+            *views.row(i),
+            names[suggested],
+            quality,
+            is_label_issue,
+            ", ".join(by.get(i, [])),
+        )
         for i, id_, given, suggested, quality, is_label_issue in zip(
             *(rows[key].to_pylist() for key in keys), strict=True
         )
@@ -339,7 +359,9 @@ def _kind(name: str, issues: pa.Table, given: Array, names: Sequence[str], views
         return tuple(
             Shown(reason=reason)
             if i is None
-            else Shown(id_, names[given[i]], views.picture(i), *views.row(i), reason=reason)
+            else Shown(
+                id_, names[given[i]] if given[i] >= 0 else "no label", views.picture(i), *views.row(i), reason=reason
+            )
             for i, id_, reason in columns
         )
 

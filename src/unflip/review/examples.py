@@ -17,6 +17,8 @@ from unflip.data.matching import Keys
 from unflip.errors import InputError, unknown
 from unflip.review import Order
 from unflip.review.decisions import State
+from unflip.runs import layout
+from unflip.runs.annotators import label_gain
 from unflip.runs.folder import Run
 from unflip.runs.labels import SCHEMA, doubtful_mask, label_issue_mask, lowest_quality_first
 from unflip.stats.nearest import all_nearest
@@ -146,12 +148,45 @@ class Examples:
     def _sample_order(self) -> Ranking:
         return _rank(self.sample.order, len(self))
 
+    @cached_property
+    def _annotate(self) -> Ranking:
+        """The examples that one more label helps, most of all first."""
+        table = self._run.labels()
+        first, second = (table[f"prob_{name}"].to_numpy().astype(float) for name in ("top1", "top2"))
+        known = self._annotations["label_quality"]
+        accuracy = float(known.mean()) if len(known) else 1 - (self._run.label_summary.noise_rate or 0.0)
+        gain = label_gain(first, second, accuracy, len(self.class_names))
+        gain[self.reviewed] = -1.0
+        order = most_valuable_first(gain, table["top1"].to_numpy(), self.features)
+        return _rank(order[gain[order] > 0], len(self))
+
+    def annotations(self, index: int) -> list[tuple[str, str, float]]:
+        """Return annotator, label and label quality of all annotations of an example."""
+        start, end = np.searchsorted(self._annotations["index"], (index, index + 1))
+        columns = (self._annotations[name][start:end].tolist() for name in ("annotator", "label", "label_quality"))
+        return list(zip(*columns, strict=True))
+
+    @cached_property
+    def _annotations(self) -> dict[str, Array]:
+        """The columns of annotations.csv, by example; empty with one label per example."""
+        table = self._run.annotator_table(layout.ANNOTATIONS)
+        if table is None:
+            return {name: np.empty(0, object) for name in ("index", "annotator", "label", "label_quality")}
+        table = table.sort_by("index")
+        return {name: table[name].to_numpy() for name in table.column_names}
+
     def ranking(self, order: Order, issue: str | None = None) -> Ranking:
         """Return an order of all examples, or of those of an issue as the run lists them."""
         if issue is None:
-            if order == Order.SAMPLE:
-                return self._sample_order
-            return self._lowest_quality if order == Order.LOWEST_QUALITY else self._informative
+            match order:
+                case Order.LOWEST_QUALITY:
+                    return self._lowest_quality
+                case Order.INFORMATIVE:
+                    return self._informative
+                case Order.SAMPLE:
+                    return self._sample_order
+                case Order.ANNOTATE:
+                    return self._annotate
         if issue not in self._by_issue:
             raise InputError(unknown("issue", issue, list(self._by_issue)))
         return self._by_issue[issue]
@@ -308,12 +343,24 @@ def most_informative_first(table: pa.Table, features: Array | None, pool_size: i
     given, suggested = table["given_label"].to_numpy(), table["suggested_label"].to_numpy()
     score = uncertainty(*columns.values(), differs=given != suggested)
     score[table["reviewed"].to_numpy()] = -1.0
+    return most_valuable_first(score, suggested, features, pool_size)
+
+
+def most_valuable_first(score: Array, classes: Array, features: Array | None, pool_size: int = 10_000) -> Array:
+    """Return examples (n,) by score and density, classes in turns; those with a negative score last.
+
+    Args:
+        score: (n,).
+        classes: the most likely class of each (n,).
+        features: (n, d); without them only the score counts.
+        pool_size: number of examples with the highest scores to rank by :func:`information_density`.
+    """
     order = np.argsort(-score, kind="stable")
     pool = np.sort(order[: min(pool_size, int((score >= 0).sum()))])
     worth = score[pool]
     if features is not None and len(pool) > 1:
         worth = information_density(worth, *all_nearest(features[pool], min(_NEIGHBORS, len(pool) - 1)))
-    first = pool[classes_in_turns(worth, suggested[pool])]
+    first = pool[classes_in_turns(worth, classes[pool])]
     rest: Array = order[~np.isin(order, first)]
     return np.concatenate([first, rest])
 

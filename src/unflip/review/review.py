@@ -97,6 +97,7 @@ class Review:
             "text": text,
             "cells": self._rows.cells(index),
             "issues": self.examples.issues.of(index),
+            "annotations": self.examples.annotations(index),
             "decision": described(self.decisions.current(index)),
         }
 
@@ -144,6 +145,8 @@ class Review:
         given, suggested = int(self.examples.given[index]), int(self.examples.suggested[index])
         if label is not None and label >= len(self.examples.class_names):
             raise InputError(f"label {label}: there are only {len(self.examples.class_names)} classes, from 0")
+        if action == "keep" and given < 0:
+            raise InputError(f"example {index} has no label to keep; accept the suggestion or choose a class")
         chosen = {"accept": suggested, "keep": given}.get(action, label)
         state = State.KEPT if chosen == given else State.ACCEPTED if chosen == suggested else State.CHANGED
         return state, chosen
@@ -157,9 +160,10 @@ class Review:
             return []
         given, suggested = int(self.examples.given[index]), int(self.examples.suggested[index])
         current, features, own = self.examples.columns["current_label"], self.examples.features, np.array([index])
-        second = (None, current != given) if given == suggested else (suggested, current == suggested)
+        second = (None, current != suggested) if given in (suggested, -1) else (suggested, current == suggested)
+        first = given if given >= 0 else suggested
         lists = []
-        for label, mask in ((given, current == given), second):
+        for label, mask in ((first, current == first), second):
             near = nearest(features, features[own], _NEIGHBORS, rows=np.flatnonzero(mask), leave_out=own)
             pairs = zip(near.indices[0].tolist(), near.distances[0].tolist(), strict=True)
             examples = [{**self.brief(i), "distance": round(distance, 4)} for i, distance in pairs if i >= 0]
@@ -213,31 +217,35 @@ def settled(examples: Examples, decisions: DecisionStore) -> dict[int, int | Non
 
 
 def as_csv(examples: Examples | None, decisions: DecisionStore) -> str:
-    """Return all reviewed examples as ``index,path,label,decision,given_label,digest,review_weight``.
+    """Return all reviewed examples as ``index,path,label,decision,given_label,digest,annotator,review_weight``.
 
+    ``annotator`` is the reviewer, so that the file can also be given as annotations, those of one more annotator.
     Removed ones have no label. Examples that are not files have an ``id`` instead of a path, or neither if it would
     repeat the index. ``review_weight``, if there is a sample that is large enough to tell anything, is how many labels
     a decision of it stands for. Decisions about examples that the run does not have come last, without an index.
     """
-    rows: list[tuple[Reference, str | None, str]] = []
+    rows: list[tuple[Reference, str | None, str, str]] = []
     if examples is not None:
         names, weights = examples.class_names, sample_weights(examples, decisions)
         weights = np.where(weights > 0, weights, np.nan_to_num(examples.review_weight))
         for index, label in settled(examples, decisions).items():
             weight = f"{weights[index]:.6g}" if weights[index] else ""
-            rows.append((examples.keys.reference(index), None if label is None else names[label], weight))
-    rows += [(replace(orphan.example, index=None), orphan.label, "") for orphan in decisions.orphans()]
+            decision = decisions.current(index)
+            by = "" if decision is None else decision.reviewer
+            rows.append((examples.keys.reference(index), None if label is None else names[label], by, weight))
+    rows += [(replace(orphan.example, index=None), orphan.label, "", "") for orphan in decisions.orphans()]
     sampled = sum(weight != "" for *_, weight in rows) >= MIN_DECISIONS
     ids = [] if examples is None or examples.keys.ids is None else examples.keys.ids[:1]
     named = next((name for name in (*ids, *(example.id for example, *_ in rows)) if name is not None), None)
     column = [] if named is None else ["path" if is_image(named) else "id"]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["index", *column, "label", "decision", "given_label", "digest"] + ["review_weight"] * sampled)
-    for example, chosen, weight in rows:
-        decision = ["", REMOVE] if chosen is None else [chosen, LABEL]
+    header = ["index", *column, "label", "decision", "given_label", "digest", "annotator"]
+    writer.writerow(header + ["review_weight"] * sampled)
+    for example, chosen, by, weight in rows:
+        what = ["", REMOVE] if chosen is None else [chosen, LABEL]
         name = [example.id] if column else []
-        writer.writerow([example.index, *name, *decision, example.given, example.digest] + [weight] * sampled)
+        writer.writerow([example.index, *name, *what, example.given, example.digest, by] + [weight] * sampled)
     return text.getvalue()
 
 

@@ -45,6 +45,7 @@ from unflip.methods.base import HALF_MOST
 from unflip.options import Options
 from unflip.progress import is_first_process
 from unflip.runs import layout
+from unflip.runs.annotators import AnnotatorTables, read_annotators
 from unflip.runs.config import RunConfig
 from unflip.runs.labels import LABEL_COLUMNS, LabelSummary, read_issues, read_table, write_table
 from unflip.runs.model_file import Model, load_model
@@ -149,6 +150,11 @@ class Run:
         """Return the rows of ``issues.csv``, None if no checks were run; see :mod:`unflip.runs.labels`."""
         path = self._checked(layout.ISSUES)
         return read_issues(path) if path.exists() and layout.ISSUES in self.owned() else None
+
+    def annotator_table(self, name: str) -> pa.Table | None:
+        """Return the rows of ``annotators.csv``, ``annotations.csv`` or ``ask_next.csv``; None with one label each."""
+        path = self._checked(name)
+        return read_annotators(path) if path.exists() and name in self.owned() else None
 
     @property
     def has_labels(self) -> bool:
@@ -335,6 +341,12 @@ class Run:
         changes = pa.table({name: column.numpy() for name, column in history.items()})
         for name, content in ((layout.LABELS, table), (layout.LABELS_CSV, table), (layout.HISTORY, changes)):
             write_table(self.own(name), content)
+
+    def write_annotators(self, tables: AnnotatorTables) -> None:
+        """Write what is known about several annotators."""
+        names = layout.ANNOTATORS, layout.ANNOTATIONS, layout.ASK_NEXT
+        for name, table in zip(names, tables, strict=False):
+            write_table(self.own(name), table)
 
     def write_skipped(self, images: Sequence[Skipped]) -> None:
         """Write the list of images that were skipped."""

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import torch
+from pyarrow import compute
 from torch import Tensor
 
 from unflip.data.arrays import Array
@@ -20,8 +21,8 @@ from unflip.methods.base import LabelStore
 
 LABEL_ISSUE = "label_issue"
 """The name of a label issue among other issues."""
-REMOVED = "removed"
-"""The ``split`` of removed examples."""
+REMOVED, UNLABELED = "removed", "unlabeled"
+"""The ``split`` of removed examples, and of those without a label."""
 DOUBTFUL = 0.9
 """Labels of lower quality are doubtful: at least one in ten of them is wrong. Quality is the mean over all noise rates
 that the data allows, so the less the data can tell, the more labels are doubtful."""
@@ -70,7 +71,8 @@ def label_table(
 
     Labels: ``given_label`` is the original, ``current_label`` the one after correction, ``suggested_label`` the one to
     suggest to a reviewer; both are the reviewed label once there is one. ``changed``, ``n_changes`` and
-    ``last_changed_epoch`` (0 for never) are the history. ``top1`` and ``top2`` are the two most likely classes.
+    ``last_changed_epoch`` (0 for never) are the history. Without a label, the first two are -1 and their names null.
+    ``top1`` and ``top2`` are the two most likely classes.
 
     Scores: ``label_quality`` is the probability that the given label is correct, null if unknown, 1 if reviewed;
     ``log_odds`` is ``log(quality / (1 - quality))``, not rounded. ``out_of_sample`` tells whether they come only from
@@ -86,7 +88,7 @@ def label_table(
     Args:
         labels: the labels of n examples in k classes.
         assessment: the scores of each example.
-        splits: ``train``, ``val`` or ``removed`` for each example.
+        splits: ``train``, ``val``, ``removed`` or ``unlabeled`` for each example.
         ids: names of the examples; by default their index.
         digests: of the examples' contents, null by default.
         class_names: by class index; adds a column ``..._name`` for each of labels, and says in the schema, as Hugging
@@ -111,6 +113,7 @@ def label_table(
             return pa.nulls(count, pa.float32())
         column = probs[:, of].cpu()
         column = column.where(~reviewed, probs[:, _CURRENT].cpu()) if of == _SUGGESTED else column
+        column = column.masked_fill((given, current)[of] < 0, torch.nan) if of != _SUGGESTED else column
         return pa.array(column.numpy(), from_pandas=True)  # null where unknown
 
     columns: dict[str, Any] = {
@@ -136,7 +139,7 @@ def label_table(
         "last_changed_epoch": last_changed.numpy(),
         "n_changes": torch.bincount(history["index"], minlength=count).to(torch.int32).numpy(),
         "label_quality": pa.array(quality, from_pandas=True),
-        "is_label_issue": ((given != suggested) & ~reviewed).numpy(),
+        "is_label_issue": ((given != suggested) & ~reviewed & (given >= 0)).numpy(),
         "log_odds": pa.array(log_odds.masked_fill(trusted, torch.nan).numpy(), from_pandas=True),
         "out_of_sample": assessment.out_of_sample.cpu().numpy(),
         "fold": assessment.fold.cpu().to(torch.int16).numpy(),
@@ -146,7 +149,7 @@ def label_table(
     if class_names is None:
         return pa.table(columns)
     names = pa.array(class_names, pa.string())
-    columns |= {f"{kind}_name": names.take(columns[kind]) for kind in _NAMED}
+    columns |= {f"{kind}_name": names.take(pa.array(columns[kind], mask=columns[kind] < 0)) for kind in _NAMED}
     return declare_classes(pa.table(columns), _NAMED, class_names)
 
 
@@ -186,6 +189,19 @@ def list_label_issues(table: pa.Table, id_name: str, texts: Mapping[str, Sequenc
     return pa.table(columns).take(rows)
 
 
+def list_unlabeled(table: pa.Table, id_name: str, texts: Mapping[str, Sequence[str]]) -> pa.Table:
+    """Return the content of unlabeled.csv: examples without a label and their most likely class, most likely first."""
+    columns = {
+        "index": table["index"],
+        id_name: table["id"],
+        "suggested_label": names_of(table, "suggested_label"),
+        "probability": table["prob_suggested"],
+    }
+    columns |= {f"{name}_" if name in columns else name: pa.array(cells) for name, cells in texts.items()}
+    unlabeled = pa.table(columns).filter(compute.equal(table["split"], UNLABELED))
+    return unlabeled.sort_by([("probability", "descending")])
+
+
 def list_issues(table: pa.Table, others: pa.Table | None) -> pa.Table:
     """Return all issues, one row each: label issues, lowest quality first, then the ``others`` that checks flagged."""
     order = lowest_quality_first(table)
@@ -213,6 +229,7 @@ def list_issues(table: pa.Table, others: pa.Table | None) -> pa.Table:
 
 def rank_labels(table: pa.Table) -> pa.Table:
     """Return all labels, lowest quality first, with the expected number of wrong ones up to each row."""
+    table = table.filter(compute.not_equal(table["split"], UNLABELED))
     columns = {
         "index": table["index"],
         "given_label": names_of(table, "given_label"),

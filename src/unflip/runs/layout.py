@@ -27,11 +27,16 @@ CHECKPOINTS = "checkpoints"
 REPORT = "report.html"
 LABEL_ISSUES = "label_issues.csv"
 ISSUES = "issues.csv"
+UNLABELED = "unlabeled.csv"
+ANNOTATORS = "annotators.csv"
+ANNOTATIONS = "annotations.csv"
+ASK_NEXT = "ask_next.csv"
 DATA = "data"
 """Hugging Face data sets, written as files."""
 REPLACED = (
     CONFIG, RESULT, METRICS, NOISE, SKIPPED, LABELS, LABELS_CSV, HISTORY, MODEL, FEATURES, LAST_FEATURES,
-    GAUSSIANS, TRANSITION, CHECKPOINTS, REPORT, LABEL_ISSUES, ISSUES,
+    GAUSSIANS, TRANSITION, CHECKPOINTS, REPORT, LABEL_ISSUES, ISSUES, UNLABELED, ANNOTATORS, ANNOTATIONS,
+    ASK_NEXT,
 )  # fmt: skip
 """Files of an old run that a new one replaces."""
 FOLDERS = (CHECKPOINTS, DATA)

@@ -15,7 +15,20 @@ from unflip.errors import ConfigError, InputError
 from unflip.options import Options
 
 _log = logging.getLogger(__name__)
-FOR_ALL = frozenset({"path", "labels", "reviewed", "limit", "per_class", "classes", "val_fraction", "groups"})
+FOR_ALL = frozenset(
+    {
+        "path",
+        "labels",
+        "annotations",
+        "unlabeled",
+        "reviewed",
+        "limit",
+        "per_class",
+        "classes",
+        "val_fraction",
+        "groups",
+    }
+)
 """Options for all data."""
 FOR_ROWS = frozenset({"standardize", "jitter"})
 """Options for rows of numbers."""

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,8 @@ from unflip.errors import InputError
 from unflip.options import Options
 
 LABELS, DIGESTS, IMAGE_STATS, STATES = "_labels", "_digests", "_image_stats", "_states"
-BESIDE = (LABELS, "_ids", DIGESTS, IMAGE_STATS, STATES)
+ANNOTATIONS, ANNOTATORS = "_annotations", "annotators"
+BESIDE = (LABELS, "_ids", DIGESTS, IMAGE_STATS, STATES, ANNOTATIONS)
 """Suffixes of the arrays that belong to another one, after its name; each is a field of a split."""
 _ABOUT, _ENCODER = "about", "encoder."
 
@@ -56,7 +57,7 @@ class Arrays(Loader):
         if not sets:
             raise InputError(f"{path}: {without}")
         names, origin = arrays.get("class_names"), origin_of(path, arrays)
-        return Dataset(
+        data = Dataset(
             train=sets.pop("train") if "train" in sets else next(iter(sets.values()))[:0],
             untrainable="no rows in 'train'" if "train" in arrays else without,
             val=sets.pop("val", None),
@@ -68,6 +69,28 @@ class Arrays(Loader):
             skipped=origin.skipped if origin else (),
             encoding=origin.encoding if origin else None,
         )
+        return _check_annotations(data, arrays.get(ANNOTATORS), str(path))
+
+
+def _check_annotations(data: Dataset, people: Array | None, path: str) -> Dataset:
+    """Return data with named annotators and classes; annotations are class numbers (n, a), -1 or NaN for none."""
+    table = data.train.annotations
+    if table is None:
+        return data
+    count, what = len(data.train.inputs), f"{path}, 'train{ANNOTATIONS}'"
+    if table.ndim != 2 or len(table) != count or table.shape[1] < 2 or table.dtype.kind not in "iuf":
+        raise InputError(
+            f"{what}: shape {table.shape}, type {table.dtype}; must be class numbers ({count}, annotators)"
+        )
+    codes = np.nan_to_num(table, nan=-1).astype(np.int32)
+    names = data.class_names or tuple(map(str, range(int(codes.max(initial=-1)) + 1)))
+    if (wrong := (codes < -1) | (codes >= len(names))).any():
+        row = int(wrong.any(1).argmax())
+        raise InputError(f"{what}, row {row}: a class number must be from 0 to {len(names) - 1}, or -1 for no label")
+    by = tuple(map(str, range(table.shape[1]) if people is None else people.tolist()))
+    if len(by) != table.shape[1]:
+        raise InputError(f"{path}, '{ANNOTATORS}': {len(by)} names for {table.shape[1]} columns of annotations")
+    return replace(data, train=replace(data.train, annotations=codes), class_names=names, annotators=by)
 
 
 def read_arrays(path: Path, mmap_threshold_mb: float) -> dict[str, Array]:
@@ -124,7 +147,7 @@ def write_features(
     path: Path,
     features: Mapping[str, Array | Pieces],
     sets: Mapping[str, Split],
-    class_names: tuple[str, ...] | None,
+    raw: Dataset,
     origin: FeatureOrigin,
 ) -> None:
     """Write features as an .npz file, atomically.
@@ -133,12 +156,14 @@ def write_features(
         path: the file.
         features: by split.
         sets: the splits, with labels, ids, digests and image statistics.
-        class_names: if known.
+        raw: the data, which names classes and annotators.
         origin: how the features were made.
     """
     arrays: dict[str, Array] = {_ENCODER + name: array for name, array in origin.encoding.arrays.items()}
-    if class_names is not None:
-        arrays["class_names"] = np.array(class_names, np.str_)
+    if raw.class_names is not None:
+        arrays["class_names"] = np.array(raw.class_names, np.str_)
+    if raw.annotators:
+        arrays[ANNOTATORS] = np.array(raw.annotators, np.str_)
     for name, part in sets.items():
         own = {name + suffix: getattr(part, suffix[1:]) for suffix in BESIDE}
         arrays |= {

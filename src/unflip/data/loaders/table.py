@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from unflip.data.annotations import annotate_columns
 from unflip.data.arrays import Array
 from unflip.data.columns import (
     TABLE_SUFFIXES,
@@ -40,7 +41,7 @@ class TableLoader(Loader):
     """
 
     general = True
-    uses = FOR_ROWS | FOR_CELLS | {"label_column", "ignore", "columns"}
+    uses = FOR_ROWS | FOR_CELLS | {"label_column", "ignore", "columns", "annotator_columns"}
 
     def recognizes(self, path: Path, options: DataOptions) -> bool:
         """Whether ``path`` is a table; manifests are recognized first."""
@@ -48,7 +49,8 @@ class TableLoader(Loader):
 
     def load(self, path: Path, options: DataOptions, own: Options) -> Dataset:
         """Read the table and find the roles of its columns."""
-        as_text = {*_TEXT, options.label_column, options.groups} - {None, *(options.columns or ())}
+        as_text = {*_TEXT, options.label_column, options.groups, *options.annotator_columns}
+        as_text -= {None, *(options.columns or ())}
         table = read_table(path, str(path), [name for name in as_text if name is not None])
         header = table.column_names
         label = find_label_column(path, header, options.label_column)
@@ -58,7 +60,8 @@ class TableLoader(Loader):
         split = next((name for name in header if name.lower() == "split" and name not in features), None)
         indices = _index_columns(table, {label, split, *(options.columns or ()), *typed})
         groups = options.groups if options.groups in header else None
-        others = {name for name in (label, split, groups, *indices[:1]) if name is not None}
+        by = options.annotator_columns
+        others = {name for name in (label, split, groups, *indices[:1], *by) if name is not None}
         excluded = {*others, *indices, *options.ignore}
         columns = list(options.columns or (name for name in header if name not in excluded))
         if not columns:
@@ -68,7 +71,7 @@ class TableLoader(Loader):
         ids: Sequence[object] | None = cells[indices[0]] if indices else None
         if ids is None and split is not None:  # rows are numbered before the table is split
             ids = range(len(table))
-        roles = _Roles(label, split, groups, None if ids is None else _strings(ids))
+        roles = _Roles(label, split, groups, None if ids is None else _strings(ids), by)
         return _build(path, Table(table.select(columns)), cells, roles, header, options.class_names)
 
 
@@ -79,7 +82,7 @@ class Manifest(Loader):
     """
 
     general = True
-    uses = FOR_IMAGE_FILES | {"label_column"}
+    uses = FOR_IMAGE_FILES | {"label_column", "annotator_columns"}
 
     def recognizes(self, path: Path, options: DataOptions) -> bool:
         """Whether the first cells in a column ``path`` are files or names of images; not if it is used in a table."""
@@ -99,23 +102,25 @@ class Manifest(Loader):
         """List the images; they are not opened."""
         name = None if options.label_column is None else options.label_column.lower()
         groups = (options.groups or "").lower()
-        cells, header = read_columns(path, ("path", "split", name or "label", groups), str(path))
+        by = tuple(column.lower() for column in options.annotator_columns)
+        cells, header = read_columns(path, ("path", "split", name or "label", groups, *by), str(path))
         if "path" not in cells:
             raise InputError(f"{path}: no column 'path' among {', '.join(header)}")
         names = as_names([str(cell) for cell in cells["path"]])
         files = ImageFiles(path.parent, names, path, np.arange(len(names)))
         split = "split" if "split" in cells else None
-        roles = _Roles(find_label_column(path, header, name), split, groups if groups in cells else None, names)
+        roles = _Roles(find_label_column(path, header, name), split, groups if groups in cells else None, names, by)
         return _build(path, files, cells, roles, header, options.class_names)
 
 
 class _Roles(NamedTuple):
-    """The columns of labels, splits and groups, and the names of the examples."""
+    """The columns of labels, splits and groups, the names of the examples, and the columns of annotators."""
 
     label: str | None
     split: str | None
     groups: str | None
     ids: Array | None
+    annotators: tuple[str, ...]
 
 
 def _build(
@@ -128,6 +133,9 @@ def _build(
         given, classes = cells.pop(roles.label), declared_classes(path, roles.label)
         labels = _labels(given if classes is None else _named(path, given, classes), names or classes or ())
         unlabeled = f"column '{roles.label}' is empty"
+    if stray := [name for name in roles.annotators if name not in cells]:
+        raise InputError(f"{path}: --annotator-columns: {unknown('column', stray[0], header)}")
+    annotations = {name: cells.pop(name) for name in roles.annotators}
     _check_filled(path, cells)
     groups = None if roles.groups is None else _strings(cells[roles.groups])
     whole = Split(inputs, labels, ids=roles.ids, groups=groups, rows=np.arange(len(inputs)))
@@ -136,7 +144,9 @@ def _build(
     data = Dataset(
         whole, class_names=classes, normalization=normalization, unlabeled=unlabeled, label_column=roles.label
     )
-    return data.with_parts({name: whole[part] for name, part in rows.items()})
+    if annotations:
+        data = annotate_columns(data, annotations, names or classes or (), str(path))
+    return data.with_parts({name: data.train[part] for name, part in rows.items()})
 
 
 def _check_filled(path: Path, columns: Columns) -> None:

@@ -28,6 +28,7 @@ from unflip.methods.unflip.folds import assign_folds, folds_without, members_row
 from unflip.methods.unflip.posterior import PosteriorState, blocks, informative_prob, top_one, update_posterior
 from unflip.nn.base import EMA, Ensemble, Network, unwrap
 from unflip.options import Options
+from unflip.stats.annotators import AnnotatorFit, fit_annotators
 from unflip.stats.discriminant import (
     MIN_LOG_PROB,
     SHRINKS,
@@ -105,6 +106,7 @@ class Unflip(Method):
     options: UnflipOptions
     tables = 3
     can_be_calibrated = False
+    uses_annotations = True
 
     def __init__(self, options: UnflipOptions, context: TrainContext) -> None:
         super().__init__(options, context)
@@ -268,6 +270,9 @@ class Unflip(Method):
         )
         after.weights, after.gaussians = weights, views.gaussians
         after.lapses = before.lapses if before else self._lapses(views.network, labels)
+        if labels.annotations is not None:
+            known = given.where(labels.trusted[train], torch.tensor(-1, device=given.device))
+            after.annotators = fit_annotators(labels.annotations.at(train, len(labels)), after.log_probs, known=known)
         log_odds = self._calibrate(labels)
         proposed, confidence = torch.empty_like(given), torch.empty(len(given), device=given.device)
         for rows in blocks(len(train), self.context.num_classes):
@@ -365,10 +370,10 @@ class Unflip(Method):
         top2 = torch.empty(len(train), 2, dtype=torch.long, device=train.device)
         top2_probs = torch.empty(len(train), 2, device=train.device)
         for rows in blocks(len(train), self.context.num_classes):
-            top2_probs[rows], top2[rows] = state.log_probs[rows].float().softmax(1).topk(2)
+            top2_probs[rows], top2[rows] = state.combined[rows].float().softmax(1).topk(2)
         pair = torch.stack([labels.given[train], labels.current[train]], 1)
         return LabelScores(
-            probs=state.log_probs.gather(1, pair).float().exp(),
+            probs=state.combined.gather(1, pair).float().exp(),
             odds=self._odds(given),
             calibration=self.scaling,
             network=state.network_pair.float().exp(),
@@ -376,6 +381,7 @@ class Unflip(Method):
             top2=top2,
             top2_probs=top2_probs,
             fold=self.folds[train] if self.num_folds > 1 else None,
+            annotators=state.annotators,
         )
 
     def _confident_part(self, network: Tensor, labels: LabelStore) -> Confident:
@@ -432,7 +438,7 @@ class Unflip(Method):
         log_probs = self._of_known(probs.clamp(min=1e-30).log())
         with_given_prior = (log_probs - state.offset).log_softmax(1)
         share = informative_prob(with_given_prior, labels, state.uniform_noise_rate)
-        return replace(state, log_probs=log_probs, informative=share)
+        return replace(state, log_probs=log_probs, informative=share, annotators=None)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the averaged weights and the posterior."""
@@ -440,6 +446,7 @@ class Unflip(Method):
         if state is not None:  # large tables are not copied
             saved = vars(state) | {"gaussians": None if state.gaussians is None else asdict(state.gaussians)}
             saved |= {"confident": list(state.confident)}
+            saved |= {"annotators": None if state.annotators is None else vars(state.annotators)}
         return {
             "ema": self.ema.module.state_dict(),
             "steps": int(self.ema.n_averaged),
@@ -459,6 +466,8 @@ class Unflip(Method):
             self.posterior.confident = Confident(*saved["confident"])
         if self.posterior is not None and saved["gaussians"] is not None:
             self.posterior.gaussians = Discriminant(**moved(saved["gaussians"], device))
+        if self.posterior is not None and saved["annotators"] is not None:
+            self.posterior.annotators = AnnotatorFit(**moved(saved["annotators"], device))
 
 
 def count_members(options: UnflipOptions, context: TrainContext) -> int:

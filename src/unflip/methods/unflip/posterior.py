@@ -18,8 +18,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from unflip.stats.annotators import AnnotatorFit
 from unflip.stats.discriminant import Discriminant, evenly_spaced
-from unflip.stats.noise_rate import Confident, confident_part, lapse_rates, noise_rates
+from unflip.stats.noise_rate import QUANTILES, Confident, confident_part, lapse_rates, noise_rates
 from unflip.stats.odds import PlattScaling, calibrate, disputed_fraction, fit_slope, log_odds, pool, stack
 
 BLOCK_ROWS = 4096
@@ -30,6 +31,7 @@ _TINY = 1e-30
 _SLOPE = 1.5  # decrease of a label's weight with disagreement
 _MIN_WEIGHTS = (0.3, 0.4)  # of a label in the last targets, and for the final labels
 _QUALITY_EXTRA = 0.15  # added to the latter for label quality
+_INACCURACY = (0.6, 1.4)  # of the noise rate that several annotators imply
 # class prior
 TRUST_LOW, TRUST_HIGH = 0.15, 0.25
 """Relative losses of likelihood below which the class prior is not trusted, and above which it is."""
@@ -90,6 +92,7 @@ class PosteriorState:
         gaussian_pair: leave-one-out log-probabilities of both (n, 2), by class Gaussians.
         lapses: lapse rates (q,) of the labels under the predictions that ``confident`` describes. Views that were
             scaled to the labels are less sure where labels are wrong, which hides lapses if all examples are easy.
+        annotators: if there are several: the posterior given all their labels, which replaces the one given a label.
     """
 
     log_probs: Tensor
@@ -106,9 +109,17 @@ class PosteriorState:
     network_pair: Tensor | None = None
     gaussian_pair: Tensor | None = None
     lapses: Tensor | None = None
+    annotators: AnnotatorFit | None = None
+
+    @property
+    def combined(self) -> Tensor:
+        """Log-probabilities (n, k) by all views and, if there are several annotators, their labels."""
+        return self.log_probs if self.annotators is None else self.annotators.log_probs
 
     def posterior(self, rows: slice, labels: Tensor, weight: float) -> Tensor:
         """Return P(true class | features, label) (r, k) with g = ``weight``; see :func:`posterior`."""
+        if self.annotators is not None:
+            return self.annotators.log_probs[rows].exp()
         log_probs = self.log_probs[rows].float()
         return posterior(log_probs, labels[rows], self.informative[rows], self.log_matrix, weight)
 
@@ -116,8 +127,10 @@ class PosteriorState:
         """Return log-odds (r,) that labels are right, before calibration: :meth:`posterior_odds` plus ``log p_y``.
 
         The posterior takes for granted that an example has a class. One that has none is explained by no class, so p_y
-        is small whatever its label.
+        is small whatever its label. Labels of several annotators tell more about such an example than p_y.
         """
+        if self.annotators is not None:
+            return log_odds(self.annotators.log_probs[rows], labels[rows])
         own = self.log_probs[rows].float().gather(1, labels[rows, None])[:, 0]
         return self.posterior_odds(rows, labels) + own
 
@@ -134,9 +147,8 @@ class PosteriorState:
         ``(1 - q) p_c > q``, where calibrated ``log_odds`` (r,) say that the label is right with probability q, and p_c
         is the probability of c among the other classes. Labels without a score stay.
         """
-        labels = labels[rows]
-        share, log_probs = self.informative[rows], self.log_probs[rows].float()
-        others = posterior(log_probs, labels, share, self.log_matrix, self.label_weight).scatter(1, labels[:, None], 0)
+        others, labels = self.posterior(rows, labels, self.label_weight), labels[rows]
+        others = others.scatter(1, labels[:, None], 0)
         probs, most_likely = (others / others.sum(1, keepdim=True).clamp(min=_TINY)).max(1)
         of_label, of_other = log_odds.sigmoid(), (-log_odds).sigmoid() * probs
         is_changed = of_other > of_label
@@ -144,6 +156,10 @@ class PosteriorState:
 
     def fit_scaling(self, odds: Tensor, labels: Tensor, unreviewed: Tensor) -> PlattScaling:
         """Calibrate log-odds (n,) to the estimated noise rate of the labels not reviewed, where ``unreviewed`` (n,)."""
+        if self.annotators is not None:
+            known = odds[unreviewed & ~odds.isnan()]
+            rate = float(known.neg().sigmoid().double().mean()) if len(known) else 0.0
+            return calibrate(known, 1.0, rate * torch.linspace(*_INACCURACY, QUANTILES, dtype=torch.float64))
         top, probs, _ = top_one(self.log_probs, labels)
         contradicted = (top != labels)[unreviewed]
         pooled = lapse_rates(probs.double().logit()[unreviewed], contradicted)

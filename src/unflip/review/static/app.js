@@ -67,13 +67,14 @@ function recall() {
   return { from: from >= 0 ? from : null, rank: rank >= 0 ? rank : null };
 }
 
-const usual = () => (byId("order").value !== "sample" && about.label_issues + about.doubtful ? "listed" : "all");
+const WHOLE = ["sample", "annotate"]; // orders with a list of their own
+const usual = () => (!WHOLE.includes(byId("order").value) && about.label_issues + about.doubtful ? "listed" : "all");
 
 // An issue has its own list, whatever is suggested, and in its own order. A sample is one of all labels.
 function suitIssue(changed) {
   if (changed === "order") {
     byId("pair").value = usual();
-    if (byId("order").value === "sample") byId("class").value = byId("below").value = "";
+    if (WHOLE.includes(byId("order").value)) byId("class").value = byId("below").value = "";
   }
   const chosen = byId("issue").value !== "";
   if (changed === "issue" && chosen && ["listed", "differs"].includes(byId("pair").value)) byId("pair").value = "all";
@@ -486,7 +487,7 @@ async function start() {
   fillFilters();
   const { from, rank } = recall();
   suitIssue(null);
-  if (asked && usual() === "listed" && about.order !== "sample") await showPage(await asked, {}, null);
+  if (asked && usual() === "listed" && !WHOLE.includes(about.order)) await showPage(await asked, {}, null);
   else await load(from === null ? {} : { after: from - 1 }, rank);
   connect();
   document.body.dataset.ready = "yes";

@@ -1,7 +1,7 @@
 // The single view: one example with everything known about it.
 
 import { byId, make, percent } from "./dom.js";
-import { issueLines, labels, passage, picture } from "./tiles.js";
+import { annotations, issueLines, labels, passage, picture } from "./tiles.js";
 import { ago, className, decisionText, exampleText, stateOf } from "./words.js";
 
 const article = byId("single");
@@ -23,6 +23,7 @@ export function showSingle(example, detail) {
         stateOf(example) === "open" ? "undecided" : `${decisionText(example.decision)} · ${example.decision.reviewer}, ${ago(example.decision.at)}`),
       probabilities(example, differs),
       make("p", { title: "Estimated probability that the given label is correct" }, `Label quality: ${percent(example.label_quality)}`),
+      annotations(example),
       ...issueLines(example).map((line) => make("p", {}, line))),
     make("section", { class: "history" }, make("h3", {}, "Label changes in training"), history(detail?.history)),
     values(detail),

@@ -45,6 +45,13 @@ function badge(example) {
   return state === "open" ? null : make("span", { class: `badge ${state}` }, decisionText(example.decision));
 }
 
+// The labels of all annotators, if there are several.
+export function annotations(example) {
+  if (!example.annotations.length) return null;
+  return make("span", { class: "annotations" }, ...example.annotations.map(([annotator, label, quality]) =>
+    make("span", { class: quality < 0.5 && "doubted", title: `label quality ${percent(quality)}` }, make("strong", {}, annotator), ` ${label}`)));
+}
+
 export function showGrid(examples) {
   grid.replaceChildren(...examples.map((example, place) => {
     const tile = make("div", { role: "option", id: `tile-${example.index}`, class: "tile", tabindex: "-1",
@@ -66,7 +73,7 @@ function fill(tile, example) {
   const shown = pictures ? [tile.querySelector(".picture") ?? make("span", { class: "picture" }, picture(example, "small", ""))]
     : [text ?? make("span", { class: "name" }, name), cells(example)];
   const figures = make("span", { class: "figures", title: "Estimated probability that the given label is correct" }, `label quality ${percent(example.label_quality)}`);
-  tile.replaceChildren(...[...shown, labels(example), figures, ...issueLines(example), badge(example)].filter(Boolean));
+  tile.replaceChildren(...[...shown, labels(example), figures, annotations(example), ...issueLines(example), badge(example)].filter(Boolean));
 }
 
 export function refreshTile(example) {

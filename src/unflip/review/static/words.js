@@ -4,7 +4,7 @@ import { percent } from "./dom.js";
 
 let classes = [];
 export const setClasses = (names) => { classes = names; };
-export const className = (label) => classes[label] ?? `class ${label}`;
+export const className = (label) => (label < 0 ? "no label" : classes[label] ?? `class ${label}`);
 export const classCount = () => classes.length;
 
 export const stateOf = (example) => example.decision?.state ?? "open";

@@ -1,0 +1,172 @@
+"""Labels by several annotators: columns of a table, files in long form, exports of Label Studio and Argilla."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from unflip.data.arrays import Array
+from unflip.data.columns import Columns, read_columns
+from unflip.data.dataset import Dataset, Split
+from unflip.data.labels import LABEL, NAMING, as_names, find_examples, is_missing, missing_labels, whole_number
+from unflip.data.matching import Keys
+from unflip.errors import InputError
+from unflip.files import reading
+from unflip.stats.annotators import Annotations, fit_annotators
+
+ANNOTATOR = "annotator"
+_LONG = "one row per label, with the columns index, path or id, annotator and label"
+
+
+class LongLabels(NamedTuple):
+    """Labels in long form, one per row: columns that name the example, and by whom which label."""
+
+    naming: Columns
+    annotators: list[str]
+    labels: list[str]
+
+
+def read_annotations(path: Path | pa.Table, what: str = "") -> LongLabels:
+    """Read labels in long form, or an export of Label Studio or Argilla; empty labels are left out.
+
+    Args:
+        path: a .csv, .parquet or .jsonl file with a row per label, a .json file of Label Studio or Argilla, or a table.
+        what: the name of the labels in errors.
+    """
+    what = what or f"annotations {path}"
+    if isinstance(path, Path) and path.suffix.lower() == ".json":
+        with reading(path, "JSON file"):
+            tasks = json.loads(path.read_text("utf-8"))
+        rows = [row for task in _tasks(tasks, what) for row in _labels_of(task)]
+        names = [name for name in NAMING if any(name in row for row in rows)]
+        columns: Columns = {name: [row.get(name) for row in rows] for name in (*names, ANNOTATOR, "label")}
+    else:
+        columns, header = read_columns(path, (*NAMING, ANNOTATOR, "label"), what)
+        if missing := [name for name in (ANNOTATOR, "label") if name not in columns]:
+            raise InputError(f"{what}: no column '{missing[0]}' among {', '.join(header)}; {_LONG}")
+    naming = {name: columns[name] for name in NAMING if name in columns}
+    if not naming:
+        raise InputError(f"{what}: no column 'index', 'path' or 'id'; {_LONG}")
+    kept = [row for row, cell in enumerate(columns["label"]) if not is_missing(cell)]
+    if (row := next((row for row in kept if is_missing(columns[ANNOTATOR][row])), None)) is not None:
+        raise InputError(f"{what}, row {row}: no annotator")
+    annotators, labels = ([_text(columns[name][row]) for row in kept] for name in (ANNOTATOR, "label"))
+    return LongLabels({name: [cells[row] for row in kept] for name, cells in naming.items()}, annotators, labels)
+
+
+def _tasks(tasks: Any, what: str) -> list[Mapping[str, Any]]:
+    if not (isinstance(tasks, list) and all(isinstance(task, Mapping) for task in tasks)):
+        raise InputError(f"{what}: not an export of Label Studio or Argilla, which is a JSON list of tasks or records")
+    return tasks
+
+
+def _labels_of(task: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the labels of a task of Label Studio (its first choice) or of a record of Argilla (its first question)."""
+    about = task.get("data") or task.get("metadata") or {}
+    example = {name: about[name] for name in NAMING if name in about} or {"id": task.get("id")}
+    for annotation in task.get("annotations") or ():
+        by = annotation.get("completed_by")
+        by = by.get("email", by.get("id")) if isinstance(by, Mapping) else by
+        values = (part.get("value", {}) for part in annotation.get("result") or ())
+        choices = next((value["choices"] for value in values if value.get("choices")), None)
+        if choices and not annotation.get("was_cancelled"):
+            yield {**example, ANNOTATOR: by, "label": choices[0]}
+    for response in next(iter((task.get("responses") or {}).values()), ()):
+        if response.get("status", "submitted") == "submitted":
+            yield {**example, ANNOTATOR: response.get("user_id"), "label": response.get("value")}
+
+
+def _text(cell: Any) -> str:
+    """Return a label or an annotator as text: 2 and 2.0 are the same."""
+    number = None if isinstance(cell, str) else whole_number(cell)
+    return str(cell).strip() if number is None else str(number)
+
+
+def annotate(raw: Dataset, found: LongLabels, classes: Sequence[str], what: str) -> Dataset:
+    """Return data whose training examples have annotations; ``classes`` are those that are declared."""
+    ids = raw.train.ids
+    keys = Keys(None if ids is None else [*map(str, ids.tolist())], None, np.zeros(len(raw.train.inputs)), [""])
+    rows = find_examples(found.naming | {LABEL: found.labels}, keys, what)
+    return _tabulate(raw, np.array(rows, np.int64), found.annotators, found.labels, classes, what)
+
+
+def annotate_columns(raw: Dataset, columns: Mapping[str, Sequence[Any]], classes: Sequence[str], what: str) -> Dataset:
+    """Return data with annotations from one column per annotator."""
+    rows, annotators, labels = [], [], []
+    for name, cells in columns.items():
+        filled = [row for row, cell in enumerate(cells) if not is_missing(cell)]
+        rows += filled
+        annotators += [name] * len(filled)
+        labels += [_text(cells[row]) for row in filled]
+    return _tabulate(raw, np.array(rows, np.int64), annotators, labels, classes, what)
+
+
+def _tabulate(
+    raw: Dataset, rows: Array, annotators: Sequence[str], labels: Sequence[str], classes: Sequence[str], what: str
+) -> Dataset:
+    people, by = np.unique(np.array(annotators, np.str_), return_inverse=True)
+    if len(people) < 2:
+        one = f"one annotator, '{people[0]}', gave all labels; use --labels" if len(people) else "no label"
+        raise InputError(f"{what}: {one}")
+    own = {name for part in raw.parts().values() for name in _names(part)}
+    names = [*(classes or raw.class_names or in_order({*labels} | own))]
+    number = {name: code for code, name in enumerate(names)}
+    if (wrong := next((row for row, name in enumerate(labels) if name not in number), None)) is not None:
+        raise InputError(f"{what}, row {wrong}: '{labels[wrong]}' is not one of the classes {', '.join(names[:5])}")
+    codes = np.array([number[name] for name in labels], np.int32)
+    table = np.full((len(raw.train.inputs), len(people)), -1, np.int32)
+    table[rows, by] = codes
+    if (differs := table[rows, by] != codes).any():
+        row = int(differs.argmax())
+        raise InputError(
+            f"{what}, row {row}: {annotators[row]} labels example {rows[row]} '{labels[row]}' and "
+            f"'{names[table[rows[row], by[row]]]}'; keep one of them"
+        )
+    annotated = replace(raw.train, annotations=table)
+    return replace(raw, train=annotated, class_names=(*names,), annotators=(*people.tolist(),))
+
+
+def _names(part: Split) -> set[str]:
+    """Return the labels that a split has besides annotations."""
+    names = as_names(part.labels)
+    return set() if names is None else {*names[~missing_labels(names)].tolist()} - {"nan"}
+
+
+def in_order(names: set[str]) -> list[str]:
+    """Return class names in alphabetical order, numbers by value.
+
+    >>> in_order({"10", "9"}), in_order({"b", "10", "9"})
+    (['9', '10'], ['10', '9', 'b'])
+    """
+    numbers = all(whole_number(name) is not None for name in names)
+    return sorted(names, key=lambda name: (float(name) if numbers else 0.0, name))
+
+
+def with_consensus(raw: Dataset) -> Dataset:
+    """Return annotated data whose given labels are the majority's; its own labels become the true ones.
+
+    Ties go to the class that Dawid and Skene's model prefers; see :func:`unflip.stats.annotators.fit_annotators`.
+    """
+    train, names = raw.train, np.array(raw.class_names, np.str_)
+    long, count = long_form(raw), len(train.inputs)
+    votes = long.votes(count, len(names))
+    prior = torch.zeros(1, len(names)).log_softmax(1).expand(count, -1)
+    preferred = fit_annotators(long, prior, of_prior=True).log_probs.exp()
+    winner = (votes + preferred / 2).argmax(1).numpy()
+    labels = np.where(votes.sum(1).numpy() > 0, names[winner], "")
+    parts = {key: replace(part, labels=as_names(part.labels)) for key, part in raw.parts().items()}
+    parts["train"] = replace(train, labels=labels, truth=as_names(train.labels))
+    return raw.with_parts(parts)
+
+
+def long_form(raw: Dataset) -> Annotations:
+    """Return the annotations of the training examples in long form."""
+    assert raw.train.annotations is not None
+    example, annotator = np.nonzero(raw.train.annotations >= 0)
+    label = raw.train.annotations[example, annotator].astype(np.int64)
+    return Annotations(*(torch.from_numpy(part) for part in (example, annotator, label)), names=raw.annotators)

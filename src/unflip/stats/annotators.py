@@ -1,0 +1,333 @@
+"""Several annotators: the true class of each example and how reliable everyone is, by expectation maximization.
+
+Dawid and Skene (1979) alternate between the posterior of the true classes and a transition matrix for each annotator.
+Here a classifier's out-of-sample probabilities may take the place of the class prior, and matrices are shrunk: first
+towards three habits, each a single number per annotator (the right class, the confusions that all annotators share, or
+a class of their own whatever the example), then as far as their labels allow towards a matrix of their own.
+
+Symbols: p, class probabilities without labels; q, with them; y, a label; M, the transition matrix of an annotator.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from unflip.stats.discriminant import evenly_spaced
+
+ROUNDS = 30
+_MIN_ROUNDS = 2
+_TOLERANCE = 1e-3  # largest change of a posterior after which iteration stops
+_BLOCK_VALUES = 2**22
+_MAX_VALUES = 2**27  # of all transition matrices; beyond it annotators have habits only
+_STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 1000.0)  # labels that habits count as, for each class
+_HABIT_PRIOR = (4.0, 1.0, 1.0)  # labels of each habit that are added to those observed
+_TINY = 1e-30
+_SHARPNESS_ROWS = 10_000  # examples that it is fitted to
+_NEWTON_STEPS = 3  # of it in each round
+_LABEL_ROWS = 20_000  # labels that their weight is fitted to
+_LABEL_WEIGHTS = tuple(i / 10 for i in range(1, 11))
+_MIN_COMMON = 10  # examples that two annotators must share to be compared
+_MIN_COPIED = 0.5  # fraction of labels
+_FALSE_ALARMS = 0.01  # expected number of pairs that are taken for copies by chance
+
+
+class Annotations(NamedTuple):
+    """Labels in long form, each (m,): rows of examples, numbers of annotators, class numbers; no pair twice."""
+
+    example: Tensor
+    annotator: Tensor
+    label: Tensor
+    names: tuple[str, ...]
+    """Of the annotators."""
+
+    def to(self, device: torch.device | str) -> "Annotations":
+        """Return the labels on a device."""
+        example, annotator, label, names = self
+        return Annotations(example.to(device), annotator.to(device), label.to(device), names)
+
+    def counts(self, num_examples: int) -> Tensor:
+        """Return the number of labels of each example (n,)."""
+        return self.example.bincount(minlength=num_examples)
+
+    def votes(self, num_examples: int, num_classes: int) -> Tensor:
+        """Return how often each class was chosen (n, k)."""
+        places = self.example * num_classes + self.label
+        return places.bincount(minlength=num_examples * num_classes).view(num_examples, num_classes).float()
+
+    def at(self, rows: Tensor, num_examples: int) -> "Annotations":
+        """Return the labels of some examples, whose rows are counted from 0 in the order of ``rows`` (r,)."""
+        place = torch.full((num_examples,), -1, device=rows.device)
+        place[rows] = torch.arange(len(rows), device=rows.device)
+        kept = (place[self.example] >= 0).nonzero()[:, 0]
+        return Annotations(place[self.example[kept]], self.annotator[kept], self.label[kept], self.names)
+
+
+@dataclass
+class AnnotatorFit:
+    """What :func:`fit_annotators` found.
+
+    Attributes:
+        log_probs: log q (n, k).
+        habits: probability of the right class, of a shared confusion and of a habitual class (a, 3).
+        confusions: (k, k) which other class y annotators choose if they confuse class c; the diagonal is 0.
+        favorites: (a, k) the distribution of habitual classes.
+        counts: (a k, k) expected labels by annotator and label, in columns by class; None if there are too many.
+        strength: labels that habits count as, for each class of an annotator.
+        weights: (m,) of each label: 1, or less for one of several copies.
+        sharpness: the power of p after which it explains the labels best.
+        label_weight: the power of the evidence of all labels: 1 if annotators err independently of each other.
+    """
+
+    log_probs: Tensor
+    habits: Tensor
+    confusions: Tensor
+    favorites: Tensor
+    counts: Tensor | None
+    strength: float
+    weights: Tensor
+    sharpness: float = 1.0
+    label_weight: float = 1.0
+
+    def columns(self, annotator: Tensor, label: Tensor) -> Tensor:
+        """Return M[:, y] (b, k): the probability that an annotator (b,) gives a label (b,), by true class."""
+        right, shared, own = (self.habits[annotator, kind, None] for kind in range(3))
+        habits = shared * self.confusions.T[label] + own * self.favorites[annotator, label, None]
+        habits.scatter_add_(1, label[:, None], right)
+        if self.counts is None:
+            return habits
+        num_classes = len(self.confusions)
+        totals = self.counts.view(-1, num_classes, num_classes).sum(1)  # (a, classes)
+        counts = self.counts[annotator * num_classes + label]
+        return (counts + self.strength * habits) / (totals[annotator] + self.strength)
+
+    def matrix(self, annotator: int) -> Tensor:
+        """Return the transition matrix (k, k) of an annotator: true classes in rows."""
+        labels = torch.arange(len(self.confusions), device=self.confusions.device)
+        return self.columns(torch.full_like(labels, annotator), labels).T
+
+
+def fit_annotators(
+    annotations: Annotations,
+    log_probs: Tensor,
+    *,
+    known: Tensor | None = None,
+    rounds: int = ROUNDS,
+    of_prior: bool = False,
+) -> AnnotatorFit:
+    """Estimate the posterior of the true classes and the transition matrices of all annotators.
+
+    E-step: ``q_i ∝ p_i^b prod_j M_j[:, y_j]^(g w_j)`` over the labels j of an example. M-step: expected counts of
+    labels by annotator, class and label, see the module; b and g are fitted, too. Once it has settled, annotators who
+    copy each other are found; if there are any, each group of them counts once (w), and it settles again.
+
+    Args:
+        annotations: m labels by a annotators.
+        log_probs: log p (n, k); not changed.
+        known: true classes (n,), -1 where unknown: they count as q.
+        rounds: largest number of iterations until it settles.
+        of_prior: estimate p, the same for all examples, as the mean of q: Dawid and Skene's model.
+    """
+    count, num_classes = log_probs.shape
+    example, annotator, label, names = annotations
+    votes = annotations.votes(count, num_classes)
+    start = votes + 1 / num_classes if of_prior else votes + log_probs.float().exp()
+    q = _set_known(start / start.sum(1, keepdim=True), known)
+    weights = torch.ones(len(example), device=example.device)
+    habits = torch.tensor(_HABIT_PRIOR, device=example.device).div(sum(_HABIT_PRIOR)).repeat(len(names), 1)
+    favorites = torch.bincount(annotator * num_classes + label, minlength=len(names) * num_classes)
+    favorites = favorites.view(-1, num_classes) + 1 / num_classes
+    fit = AnnotatorFit(
+        log_probs.float(),
+        habits,
+        torch.ones(num_classes, num_classes, device=example.device).fill_diagonal_(0) / max(1, num_classes - 1),
+        favorites / favorites.sum(1, keepdim=True),
+        None,
+        0.0,
+        weights,
+    )
+    rows = evenly_spaced(count, _SHARPNESS_ROWS, log_probs.device)
+    first, compared = 0, False
+    for number in range(2 * rounds):
+        _maximize(fit, annotations, q)
+        if of_prior:
+            prior = q.mean(0).clamp(min=1e-6).log().expand_as(q)
+        else:
+            fit.sharpness = _fit_sharpness(log_probs[rows].float(), q[rows], fit.sharpness)
+            prior = (fit.sharpness * log_probs.float()).log_softmax(1)
+        before, evidence = q, torch.zeros_like(q)
+        for part in _blocks(len(example), num_classes):
+            columns = fit.columns(annotator[part], label[part]).clamp(min=_TINY).log()
+            evidence.index_add_(0, example[part], columns * fit.weights[part, None])
+        if number - first >= _MIN_ROUNDS:
+            fit.label_weight = _fit_label_weight(fit, annotations, prior, evidence)
+        fit.log_probs = (prior + fit.label_weight * evidence).log_softmax(1)
+        q = _set_known(fit.log_probs.exp(), known)
+        settled = number - first > _MIN_ROUNDS and float((q - before).abs().max()) < _TOLERANCE
+        if settled or number - first + 1 == rounds:
+            if compared or not (pairs := copies(fit, annotations)):
+                break
+            fit.weights, first, compared = _copy_weights(pairs, annotations), number + 1, True
+    return fit
+
+
+def _fit_label_weight(fit: AnnotatorFit, annotations: Annotations, prior: Tensor, evidence: Tensor) -> float:
+    """Return the weight g of labels with which those of an example predict each other best.
+
+    It maximizes ``sum_j log sum_c r_c M_j[c, y_j]`` with ``r ∝ p exp(g E)``, where E is the evidence (n, k) of the
+    other labels of the example. If annotators err on the same examples, their labels are not independent given the
+    class, and g is below 1.
+    """
+    several = (annotations.counts(len(prior)) > 1)[annotations.example].nonzero()[:, 0]
+    rows = several[evenly_spaced(len(several), _LABEL_ROWS, several.device)]
+    if not len(rows):
+        return 1.0
+    columns = fit.columns(annotations.annotator[rows], annotations.label[rows]).clamp(min=_TINY)
+    others = evidence[annotations.example[rows]] - columns.log() * fit.weights[rows, None]
+    own = prior[annotations.example[rows]]
+
+    def likelihood(weight: float) -> float:
+        return float(((own + weight * others).softmax(1) * columns).sum(1).clamp(min=_TINY).log().mean())
+
+    return max(_LABEL_WEIGHTS, key=likelihood)
+
+
+def _fit_sharpness(log_probs: Tensor, q: Tensor, start: float) -> float:
+    """Return the b that maximizes ``sum_i sum_c q_ic log softmax(b log p_i)_c``, by Newton's method, from 0.2 to 5.
+
+    Predictions of a classifier that learned noisy labels are not confident enough for true classes.
+    """
+    sharpness = start
+    for _ in range(_NEWTON_STEPS):
+        probs = (sharpness * log_probs).softmax(1)
+        mean = (probs * log_probs).sum(1)
+        variance = (probs * log_probs.square()).sum(1) - mean.square()
+        step = float(((q * log_probs).sum(1) - mean).sum() / variance.sum().clamp(min=1e-9))
+        sharpness = min(5.0, max(0.2, sharpness + max(-1.0, min(1.0, step))))
+    return sharpness
+
+
+def _set_known(q: Tensor, known: Tensor | None) -> Tensor:
+    if known is None:
+        return q
+    certain = torch.zeros_like(q).scatter_(1, known.clamp(min=0)[:, None], 1.0)
+    return torch.where(known[:, None] >= 0, certain, q)
+
+
+def _blocks(count: int, num_classes: int) -> Iterator[slice]:
+    size = max(1, _BLOCK_VALUES // num_classes)
+    return (slice(start, start + size) for start in range(0, count, size))
+
+
+def _maximize(fit: AnnotatorFit, annotations: Annotations, q: Tensor) -> None:
+    """Set habits, shared confusions, matrices and their strength to the expected counts under q (n, k)."""
+    example, annotator, label, names = annotations
+    num_classes, device = q.shape[1], q.device
+    habits = torch.tensor(_HABIT_PRIOR, device=device).repeat(len(names), 1)
+    confusions = torch.zeros(num_classes, num_classes, device=device)  # by label, then class
+    favorites = torch.full((len(names), num_classes), 1 / num_classes, device=device)
+    full = len(names) * num_classes**2 <= _MAX_VALUES
+    counts = torch.zeros(len(names) * num_classes if full else 0, num_classes, device=device)
+    for part in _blocks(len(example), num_classes):
+        a, y = annotator[part], label[part]
+        expected = q[example[part]] * fit.weights[part, None]  # (b, k)
+        if full:
+            counts.index_add_(0, a * num_classes + y, expected)
+        own = fit.habits[a, 2] * fit.favorites[a, y]
+        other = fit.habits[a, 1, None] * fit.confusions.T[y]  # 0 at the label itself
+        by_confusion = expected * other / (other + own[:, None] + _TINY)
+        at_label = expected.gather(1, y[:, None])[:, 0]
+        by_right = at_label * fit.habits[a, 0] / (fit.habits[a, 0] + own + _TINY)
+        by_favorite = expected.sum(1) - by_right - by_confusion.sum(1)
+        confusions.index_add_(0, y, by_confusion)
+        habits.index_add_(0, a, torch.stack([by_right, by_confusion.sum(1), by_favorite], 1))
+        favorites.view(-1).index_add_(0, a * num_classes + y, by_favorite)
+    fit.habits = habits / habits.sum(1, keepdim=True)
+    confusions = confusions.T + 1 / num_classes
+    confusions.fill_diagonal_(0)
+    fit.confusions = confusions / confusions.sum(1, keepdim=True).clamp(min=_TINY)
+    fit.favorites = favorites / favorites.sum(1, keepdim=True)
+    fit.counts = None
+    if full:
+        fit.strength = _fit_strength(fit, counts, len(names))
+        fit.counts = counts
+
+
+def _fit_strength(fit: AnnotatorFit, counts: Tensor, num_annotators: int) -> float:
+    """Return the number of labels that habits count as, by the Dirichlet-multinomial likelihood of expected counts.
+
+    ``log Γ(s) - log Γ(s + n) + sum_y log Γ(s B_y + n_y) - log Γ(s B_y)`` for each annotator and class, where B are the
+    probabilities by habits and n the counts (Minka 2000).
+    """
+    num_classes = len(fit.confusions)
+    per_label = torch.arange(num_annotators * num_classes, device=counts.device)
+    habits = fit.columns(per_label // num_classes, per_label % num_classes)  # counts are not set yet
+    totals = counts.view(num_annotators, num_classes, num_classes).sum(1)
+
+    def likelihood(strength: float) -> float:
+        prior = strength * habits + 1e-6
+        of_labels = (torch.lgamma(prior + counts) - torch.lgamma(prior)).double().sum()
+        whole = torch.tensor(strength, device=counts.device)
+        return float(of_labels - (torch.lgamma(totals + strength) - torch.lgamma(whole)).double().sum())
+
+    return max(_STRENGTHS, key=likelihood)
+
+
+def copies(fit: AnnotatorFit, annotations: Annotations) -> list[tuple[int, int, int, int]]:
+    """Return the pairs of annotators who agree more often than their accuracies explain.
+
+    Given all labels of an example but b's, b agrees with a with probability ``r = sum_c q_c M_b[c, y_a]``. Pairs share
+    confusions that are typical of an example, so the excess ``agreements - sum r`` of a pair is compared to that of all
+    pairs, in standard deviations ``sqrt(sum r (1 - r))``; the limit allows for the number of pairs (Bonferroni). And at
+    least half of the labels must be copied, ``excess / sum (1 - r)``, to explain it.
+
+    Returns:
+        Two annotators, their common examples and how often they agree, for each pair.
+    """
+    example, annotator, label, names = annotations
+    order = torch.argsort(example * len(names) + annotator)
+    sorted_examples, pairs, same, rates = example[order], [], [], []
+    count, num_classes = fit.log_probs.shape
+    for offset in range(1, int(annotations.counts(count).max()) if len(example) else 0):
+        first, second = order[:-offset], order[offset:]
+        shared = sorted_examples[:-offset] == sorted_examples[offset:]
+        first, second = first[shared], second[shared]
+        for part in _blocks(len(first), num_classes):
+            a, b = first[part], second[part]
+            own = fit.columns(annotator[b], label[b]).clamp(min=_TINY).log() * fit.weights[b, None] * fit.label_weight
+            without = (fit.log_probs[example[b]] - own).softmax(1)
+            rates.append((without * fit.columns(annotator[b], label[a])).sum(1).clamp(1e-3, 1 - 1e-3))
+            same.append(label[a] == label[b])
+            pairs.append(annotator[a] * len(names) + annotator[b])
+    if not pairs:
+        return []
+    codes, place = torch.cat(pairs).unique(return_inverse=True)
+    rate, agreed = torch.cat(rates).double(), torch.cat(same).double()
+    zeros = torch.zeros(len(codes), dtype=torch.float64, device=rate.device)
+    common, agreements, expected, variance = (
+        zeros.index_add(0, place, values) for values in (torch.ones_like(rate), agreed, rate, rate * (1 - rate))
+    )
+    typical = max(0.0, float((agreements - expected).sum() / common.sum()))
+    scores = (agreements - expected - typical * common) / variance.sqrt()
+    limit = NormalDist().inv_cdf(1 - min(0.5, _FALSE_ALARMS / len(codes)))
+    copied = (agreements - expected) / (common - expected)  # fraction of labels that explains the agreement
+    found = ((scores > limit) & (copied > _MIN_COPIED) & (common >= _MIN_COMMON)).nonzero()[:, 0].tolist()
+    return [
+        (int(codes[i]) // len(names), int(codes[i]) % len(names), int(common[i]), int(agreements[i])) for i in found
+    ]
+
+
+def _copy_weights(pairs: Sequence[tuple[int, int, int, int]], annotations: Annotations) -> Tensor:
+    """Return the weight of each label (m,): annotators who copy each other count once for each example."""
+    group = list(range(len(annotations.names)))
+    for first, second, *_ in pairs:
+        low, high = sorted((group[first], group[second]))
+        group = [low if number == high else number for number in group]
+    of_label = torch.tensor(group, device=annotations.example.device)[annotations.annotator]
+    codes = annotations.example * len(group) + of_label
+    place, sizes = codes.unique(return_inverse=True, return_counts=True)[1:]
+    weights: Tensor = 1 / sizes[place].float()
+    return weights
