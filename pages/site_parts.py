@@ -85,8 +85,10 @@ def _command(name: str, command: Any) -> str:
 
 def options(method: str, *sections: str) -> str:
     """Return a table of the options that a method reads; of all its sections, or of some."""
-    from unflip.methods import find_method  # not at the top: it imports torch, which most parts do without
-    from unflip.methods.base import RunShape
+    from unflip.methods.base import (
+        RunShape,
+        find_method,  # not at the top: it imports torch, which most parts do without
+    )
 
     spec, lr = find_method(method), cast("float", "optimizer.lr")
     usual = spec.options_for(RunShape(1000, lr, of_rows=True))  # shows which defaults are the run's learning rate

@@ -3,52 +3,32 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from unflip._version import __version__
+from unflip._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from unflip.api.annotators import annotators
-    from unflip.api.apply import apply
-    from unflip.api.check import check
-    from unflip.api.clean import clean
-    from unflip.api.corrupt import corrupt
-    from unflip.api.embed import embed
-    from unflip.api.predict import predict
-    from unflip.api.result import Result, load
-    from unflip.api.save import save
-    from unflip.api.train import train
-    from unflip.estimator import UnflipClassifier, find_label_errors
-    from unflip.methods.base import LabelStore
-    from unflip.methods.losses import ELRLoss, GCELoss, SLLoss
-    from unflip.methods.mddc import DistributionCalibration
-    from unflip.methods.plc import LabelCorrection
-    from unflip.methods.unflip.controls import KnownWrongControls
-    from unflip.stats.robust_mean import agnostic_mean
+    from unflip.api.annotators import annotators as annotators
+    from unflip.api.apply import apply as apply
+    from unflip.api.check import check as check
+    from unflip.api.clean import clean as clean
+    from unflip.api.corrupt import corrupt as corrupt
+    from unflip.api.embed import embed as embed
+    from unflip.api.predict import predict as predict
+    from unflip.api.result import Result as Result
+    from unflip.api.result import load as load
+    from unflip.api.save import save as save
+    from unflip.api.train import train as train
+    from unflip.estimator import UnflipClassifier as UnflipClassifier
+    from unflip.estimator import find_label_errors as find_label_errors
+    from unflip.methods.base import LabelStore as LabelStore
+    from unflip.methods.losses import ELRLoss as ELRLoss
+    from unflip.methods.losses import GCELoss as GCELoss
+    from unflip.methods.losses import SLLoss as SLLoss
+    from unflip.methods.mddc import DistributionCalibration as DistributionCalibration
+    from unflip.methods.plc import LabelCorrection as LabelCorrection
+    from unflip.methods.unflip.controls import KnownWrongControls as KnownWrongControls
+    from unflip.stats.robust_mean import agnostic_mean as agnostic_mean
 
-__all__ = [
-    "DistributionCalibration",
-    "ELRLoss",
-    "GCELoss",
-    "KnownWrongControls",
-    "LabelCorrection",
-    "LabelStore",
-    "Result",
-    "SLLoss",
-    "UnflipClassifier",
-    "__version__",
-    "agnostic_mean",
-    "annotators",
-    "apply",
-    "check",
-    "clean",
-    "corrupt",
-    "embed",
-    "find_label_errors",
-    "load",
-    "predict",
-    "save",
-    "train",
-]
-
+_TASKS = ("annotators", "apply", "check", "clean", "corrupt", "embed", "predict", "save", "train")  # in api.NAME
 _HOMES = {
     "DistributionCalibration": "methods.mddc",
     "ELRLoss": "methods.losses",
@@ -63,6 +43,7 @@ _HOMES = {
     "find_label_errors": "estimator",
     "load": "api.result",
 }
+__all__ = sorted(["__version__", *_HOMES, *_TASKS])
 
 
 def __getattr__(name: str) -> Any:

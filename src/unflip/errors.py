@@ -33,14 +33,10 @@ class DivergedError(UnflipError):
     Args:
         what: what is not finite, such as "the loss became nan".
         where: the epoch and, if known, the batch.
-        inputs: the largest input, if it is so large that it is the likely cause.
     """
 
-    def __init__(self, what: str, where: str, inputs: float | None = None) -> None:
-        hint = "try a smaller learning rate (--set optimizer.lr=...)"
-        if inputs is not None:
-            hint = f"inputs of up to {inputs:.0e} are the likely cause: standardize them, or look for outliers"
-        super().__init__(f"{what} {where}; {hint}")
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(f"{what} {where}; try a smaller learning rate (--set optimizer.lr=...)")
 
 
 class Stopped(BaseException):

@@ -1,6 +1,5 @@
 """UnflipClassifier and find_label_errors: a scikit-learn interface for arrays, data frames and texts."""
 
-import tempfile
 import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -47,7 +46,7 @@ from unflip.errors import UnflipError, UnflipWarning, one_line
 from unflip.methods.unflip.posterior import score_labels
 from unflip.runs import layout
 from unflip.runs.config import Layers, RunConfig, Tree, nest
-from unflip.runs.folder import Claim, Run
+from unflip.runs.folder import Claim, as_run
 from unflip.runs.labels import label_issue_mask, summarize_labels, write_table
 from unflip.runs.options import Execution
 
@@ -388,8 +387,7 @@ def find_label_errors(
             raise ValueError(f"{unused}: nothing is trained where pred_probs are given; leave it out")
         check_order(pred_probs, labels)
         return _score_own(pred_probs, given)
-    memory = InMemory(features, labels, annotations=annotations)
-    run = Run(Path(tempfile.mkdtemp(prefix="unflip-") if out is None else out))
+    memory, run = InMemory(features, labels, annotations=annotations), as_run(out)
     model, data = UnflipClassifier(**parameters), Tree(path="X, y")
     try:
         with Claim(run) as claim, ExitStack() as writing:

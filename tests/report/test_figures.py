@@ -10,10 +10,7 @@ import torch
 
 from helpers import Outcome, quick_train, result_line, write_results
 from unflip.errors import ConfigError
-from unflip.reproduce.boundary import draw_boundaries
-from unflip.reproduce.boundary import simulate as simulate_boundary
 from unflip.reproduce.figures import influence
-from unflip.reproduce.level_sets import draw_level_sets, simulate
 from unflip.reproduce.shift import ellipse
 from unflip.runs.folder import Run
 from unflip.stats.gaussians import ClassGaussians
@@ -117,19 +114,6 @@ def test_an_ellipse_is_two_deviations_of_the_projected_gaussian() -> None:
     inverse = np.linalg.inv(np.cov((outline[:-1] - center).T, bias=True) * 2)  # 1 on the outline
     distance = np.einsum("ni,ij,nj->n", drawn - center, inverse, drawn - center)
     assert (distance < 1).mean() == pytest.approx(1 - np.exp(-2), abs=0.01)
-
-
-def test_pure_level_sets(tmp_path: Path) -> None:
-    draw_level_sets(tmp_path / "l.pdf", simulate(12, examples=5000))
-    is_picture(tmp_path / "l.pdf")
-
-
-def test_a_moved_boundary(tmp_path: Path) -> None:
-    draw_boundaries(tmp_path / "b.svg", simulate_boundary(examples=200, passes=2))
-    is_picture(tmp_path / "b.svg")
-    text = (tmp_path / "b.svg").read_text()
-    for label in ("wrong label", "best boundary", "draws from the Gaussians of cddc"):
-        assert f"<!-- {label} -->" in text
 
 
 def test_a_figure_replaces_an_older_one_whole(cli: Cli, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import re
 import shutil
-import warnings
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,10 +16,10 @@ import unflip
 from helpers import QUICK, Outcome, blobs, forget_quality, quick_train, spawn_python, write_npz
 from pictures import write_picture
 from reviewing import issue, write_issues
+from unflip.api.report import compare
 from unflip.errors import UnflipWarning
 from unflip.report import run_report as reported
-from unflip.report.comparison import write_comparison
-from unflip.report.page import Line, line_chart
+from unflip.report.page import THEME, Line, line_chart
 from unflip.report.run_report import (
     class_rows,
     count_changes,
@@ -70,6 +70,11 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.tags if name == tag]
 
 
+def shown(page: Page) -> list[dict[str, str | None]]:
+    """The pictures of examples."""
+    return [image for image in page.all("img") if image.get("class") != "chart"]
+
+
 def page_of(path: Path) -> Page:
     return Page(path.read_text("utf-8"))
 
@@ -110,7 +115,7 @@ def test_the_content_of_a_report(run: Run, tmp_path: Path) -> None:
     assert "batch_size = 32" in page.text
     for title in ("Accuracy", "Labels changed", "Threshold", "Loss"):
         assert title in page.text
-    assert len([svg for svg in page.all("svg") if svg.get("role") == "img"]) == 4
+    assert len([image for image in page.all("img") if image.get("class") == "chart"]) == 4
     assert (tmp_path / "r.html").stat().st_size < 200_000
 
 
@@ -142,10 +147,8 @@ def test_model_selection_by_true_labels_is_reported(features: Path, tmp_path: Pa
     assert "True labels were used for model selection" in page.text
     assert "No true labels" not in page.text
     other = quick_train(features, tmp_path / "other", method="standard", noise="sym:0.2", epochs=2)
-    compared = page_of(write_comparison([run, other], tmp_path / "c.html"))
-    assert "True labels were used for model selection in the runs marked *" in compared.text
-    assert "run*" in compared.text
-    assert "other*" not in compared.text
+    protocol = next(line for line in compare([run.folder, other.folder]).splitlines() if "protocol" in line)
+    assert re.search(rf"\| {select} \(uses the truth: [a-z ]+\) +\| noisy-val +\|", protocol)
 
 
 def test_the_truth_is_read_from_the_protocol() -> None:
@@ -161,20 +164,20 @@ def hostile_run(tmp_path: Path) -> Run:
 
 def test_nothing_that_a_class_or_an_example_is_called_becomes_part_of_the_page(tmp_path: Path) -> None:
     run = hostile_run(tmp_path)
-    paths = [write_report(run), write_comparison([run, noisy(tmp_path / "h.npz", tmp_path / "i")], tmp_path / "c.html")]
-    for path in paths:
-        text = path.read_text("utf-8")
-        page = Page(text)
-        assert "<script" not in text.lower()
-        assert {name for name, _ in page.tags} <= {
-            "html", "head", "meta", "title", "style", "body", "header", "main", "footer", "section", "div", "h1", "h2",
-            "h3", "p", "ul", "li", "dl", "dt", "dd", "table", "caption", "thead", "tbody", "tr", "th", "td", "figure",
-            "figcaption", "details", "summary", "pre", "code", "strong", "small", "span", "svg", "g", "path", "rect",
-            "text", "br",
-        }  # fmt: skip
-        assert not any(name.startswith("on") or name == "style" for _, tag in page.tags for name in tag)
-    assert HOSTILE[0] in page_of(paths[0]).text
-    assert "<script>id(" in page_of(paths[0]).text
+    path = write_report(run)
+    text = path.read_text("utf-8")
+    page = Page(text)
+    assert "<script" not in text.lower()
+    assert {name for name, _ in page.tags} <= {
+        "html", "head", "meta", "title", "style", "body", "header", "main", "footer", "section", "div", "h1", "h2",
+        "h3", "p", "ul", "li", "dl", "dt", "dd", "table", "caption", "thead", "tbody", "tr", "th", "td", "figure",
+        "figcaption", "details", "summary", "pre", "code", "strong", "small", "span", "svg", "path", "rect", "br",
+        "img",
+    }  # fmt: skip
+    assert shown(page) == []
+    assert not any(name.startswith("on") or name == "style" for _, tag in page.tags for name in tag)
+    assert HOSTILE[0] in page_of(path).text
+    assert "<script>id(" in page_of(path).text
 
 
 def test_a_page_may_load_and_run_nothing(run: Run, tmp_path: Path) -> None:
@@ -213,7 +216,7 @@ def copied_photos(photos: Path, tmp_path: Path) -> Iterator[Run]:
 
 def test_tables_have_headers_and_pictures_have_text_alternatives(photos: Path, tmp_path: Path) -> None:
     page = page_of(write_report(Run(photos / "run"), tmp_path / "r.html"))
-    images = page.all("img")
+    images = shown(page)
     assert len(images) == 20
     assert all((image["src"] or "").startswith("data:image/jpeg;base64,") for image in images)
     assert all(
@@ -226,7 +229,7 @@ def test_tables_have_headers_and_pictures_have_text_alternatives(photos: Path, t
 def test_a_broken_picture_costs_no_other(photos: Path, copied_photos: Run) -> None:
     (photos / "photos" / "class 0" / "3.png").write_bytes(b"broken")
     page = page_of(write_report(copied_photos))
-    assert len(page.all("img")) == 19
+    assert len(shown(page)) == 19
     assert "class 0/3.png: can no longer be read" in page.text
 
 
@@ -234,7 +237,7 @@ def test_moved_data_costs_only_the_pictures(photos: Path, copied_photos: Run, tm
     page = copied_photos.folder / "report.html"
     (photos / "photos").rename(tmp_path / "moved")
     assert cli("report", copied_photos.folder).code == 0
-    assert page_of(page).all("img") == []
+    assert shown(page_of(page)) == []
     assert "The examples are missing (" in page_of(page).text
     before = page.read_bytes()
     answer = cli("report", copied_photos.folder, "--data", tmp_path / "nowhere")
@@ -242,7 +245,7 @@ def test_moved_data_costs_only_the_pictures(photos: Path, copied_photos: Run, tm
     assert "nowhere" in answer.err
     assert page.read_bytes() == before
     assert cli("report", copied_photos.folder, "--data", tmp_path / "moved").code == 0
-    assert len(page_of(page).all("img")) == 20
+    assert len(shown(page_of(page))) == 20
 
 
 def test_texts_of_label_issues_are_shown_as_text(tmp_path: Path, cli: Cli) -> None:
@@ -259,7 +262,7 @@ def test_texts_of_label_issues_are_shown_as_text(tmp_path: Path, cli: Cli) -> No
         assert each.text.endswith(HOSTILE[2] if own % 2 else "…")
         assert len(each.text) <= 301
     page = page_of(write_report(run))
-    assert page.all("img") == []
+    assert shown(page) == []
     assert all(str(each.text) in page.text for each in doubts)
     (tmp_path / "mail.csv").rename(tmp_path / "moved.csv")
     assert "The examples are missing (" in page_of(write_report(run)).text
@@ -335,8 +338,7 @@ def test_reviewed_labels_are_counted_apart(features: Path, tmp_path: Path) -> No
     assert f"5 reviewed labels are trusted; reviewers changed {people}." in page.text
     assert f"About {wrong:.0f} (" in page.text
     assert ") of 145 unreviewed labels are wrong; " in page.text
-    compared = page_of(write_comparison([run, again], tmp_path / "c.html"))
-    assert f"data.reviewed {tmp_path / 'reviewed.csv'}" in compared.text.partition("Differences in configuration")[2]
+    assert re.search(rf"\| data\.reviewed +\| +\| {tmp_path}/reviewed\.csv \|", compare([run.folder, again.folder]))
 
 
 def test_reviewed_labels_are_no_label_issues(run: Run) -> None:
@@ -388,20 +390,25 @@ def test_a_class_without_quality_has_no_noise_rate() -> None:
     assert [(row["name"], row["noise"]) for row in rows] == [("ant", 0.1), ("bee", None)]
 
 
+def svg_of(chart: str) -> str:
+    """The drawing inside a chart's address."""
+    (address,) = Page(chart).all("img")
+    return b64decode((address["src"] or "").partition("base64,")[2]).decode()
+
+
 @pytest.mark.parametrize("options", [{}, {"percent": True}, {"zero": True}])
 @pytest.mark.parametrize("points", [[(1, 0.0)], [(1, 0.5), (2, 0.5)], [(1, -3.0), (5, 1e6)]])
 def test_any_line_can_be_drawn(options: dict[str, bool], points: list[tuple[float, float]]) -> None:
     lines = [Line("a", points, 9, 1)]
     text = line_chart(lines, label="<&>", **options)
-    assert "nan" not in text
-    assert "inf" not in text
-    assert "&lt;&amp;&gt;" in text
+    assert "nan" not in svg_of(text)
+    assert "inf" not in svg_of(text)
+    assert 'alt="&lt;&amp;&gt;"' in text
     assert text == line_chart(lines, label="<&>", **options)
-    Page(str(text))
 
 
 def words_of(chart: str) -> list[str]:
-    return re.findall(r"<text[^>]*>([^<]*)</text>", chart)
+    return re.findall(r"<text[^>]*>([^<]*)</text>", svg_of(chart))
 
 
 def test_axes_have_round_numbers_and_whole_epochs() -> None:
@@ -412,13 +419,13 @@ def test_axes_have_round_numbers_and_whole_epochs() -> None:
     ]  # fmt: skip
 
 
-def test_charts_have_nothing_that_could_clash_or_run() -> None:
-    chart = line_chart([Line("a", [(1, 0.5), (2, 0.7)], 0, 2), Line("b", [(1, 0.5), (2, 0.7)], 11)], label="x")
-    assert "url(" not in chart
-    page = Page(str(chart))
-    assert {name for name, _ in page.tags} <= {"svg", "g", "path", "text"}
-    assert not any(name in ("id", "style") or "href" in name for _, of in page.tags for name in of)
-    assert 'stroke-dasharray="6,3"' in chart
+def test_charts_have_the_colors_of_the_page_and_nothing_that_could_run() -> None:
+    lines = [Line("a", [(1, 0.5), (2, 0.7)], 0, 2), Line("b", [(1, 0.5), (2, 0.7)], 9)]
+    svg = svg_of(line_chart(lines, label="x"))
+    assert "<script" not in svg
+    drawn = svg.partition("</style>")[2]
+    assert {"var(--c0)", "var(--c1)", "var(--soft)", "var(--rule)"} <= {*re.findall(r"var\([a-z0-9-]+\)", drawn)}
+    assert not any(color in drawn for pair in THEME.values() for color in pair)
 
 
 def test_train_writes_a_report_from_python_and_from_the_command_line(cli: Cli, features: Path, tmp_path: Path) -> None:
@@ -464,26 +471,19 @@ def test_training_imports_no_figures() -> None:
     assert spawn_python("-c", code).err.strip() == "False"
 
 
-def test_a_comparison_tells_the_runs_apart(run: Run, plain: Run, features: Path, tmp_path: Path) -> None:
+def test_a_comparison_tells_the_runs_apart(cli: Cli, run: Run, plain: Run, features: Path, tmp_path: Path) -> None:
     other = quick_train(features, tmp_path / "again", method="standard", noise="sym:0.3", epochs=6, seed=1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        page = page_of(write_comparison([run, plain, other], tmp_path / "c.html"))
-    assert "3 runs compared" in page.text
-    assert "with the same noise, sym:0.3" in page.text
-    for name in ("mddc", "standard", "again"):
-        assert name in page.text
-    settings = page.text.partition("Differences in configuration")[2]
-    assert "method mddc standard standard" in settings
-    assert "seed 0 0 1" in settings
-    assert "plc.warmup" not in settings  # only one of them has it
-
-
-def test_runs_on_other_data_are_not_ranked(run: Run, tmp_path: Path) -> None:
-    data = write_npz(tmp_path / "other.npz", **blobs(seed=1))
-    page = page_of(write_comparison([run, noisy(data, tmp_path / "x")], tmp_path / "c.html"))
-    assert "The runs differ in data, labels or noise" in page.text
-    assert not [tag for tag in page.all("td") if "best" in (tag.get("class") or "")]
+    done = cli("report", run.folder, plain.folder, other.folder)
+    assert done.code == 0
+    table = {
+        name: row for name, *row in ([cell.strip() for cell in line.split("|")[1:-1]] for line in done.out.splitlines())
+    }
+    assert table[""] == [str(each.folder) for each in (run, plain, other)]
+    assert table["method"] == ["mddc", "standard", "standard"]
+    assert table["seed"] == ["0", "0", "1"]
+    accuracy = [f"{each.result['test_accuracy']['selected']:.1%}" for each in (run, plain, other)]
+    assert table["test_accuracy.selected"] == accuracy
+    assert "plc.warmup" not in table  # only one of them has it
 
 
 def test_cells_that_kept_only_results_can_be_compared(run: Run, plain: Run, tmp_path: Path) -> None:
@@ -492,8 +492,7 @@ def test_cells_that_kept_only_results_can_be_compared(run: Run, plain: Run, tmp_
         folder.mkdir()
         for name in ("run.json", "config.toml", "result.json", "metrics.jsonl"):
             (folder / name).write_bytes((each.folder / name).read_bytes())
-    page = page_of(write_comparison([Run(tmp_path / "mddc"), Run(tmp_path / "standard")], tmp_path / "c.html"))
-    assert "Test accuracy" in page.text
+    assert "test_accuracy" in compare([tmp_path / "mddc", tmp_path / "standard"])
 
 
 @pytest.mark.parametrize(
@@ -501,10 +500,9 @@ def test_cells_that_kept_only_results_can_be_compared(run: Run, plain: Run, tmp_
     [
         (["x"], "x: no run.json; is this the folder of a finished run?"),
         (["x", "y"], "x: no run.json"),
-        (["RUN", "RUN"], "a comparison needs at least two different runs"),
         (["RUN", "--out", "a.pdf"], "--out a.pdf: cannot write '.pdf'; use .html or .htm"),
         (["RUN", "--out", "no/a.html"], "--out no/a.html: the folder no does not exist"),
-        (["RUN", "PLAIN", "--data", "digits"], "--data is for the report of a single run"),
+        (["RUN", "PLAIN", "--data", "digits"], "--out and --data are for the report of a single run"),
         ([], "Missing argument 'RUN...'"),
     ],
 )

@@ -63,7 +63,7 @@ def test_features_of_two_runs_are_not_mixed(features: Path, tmp_path: Path) -> N
         measure_shift(run)
 
 
-def test_many_rows_are_thinned_for_covariances_but_not_for_means(run: Run) -> None:
+def test_many_rows_are_thinned(run: Run) -> None:
     whole, thinned = measure_shift(run), measure_shift(run, max_rows=60)
     assert sum(map(len, thinned.panels[0].points)) < sum(map(len, whole.panels[0].points))
     assert thinned.classes == whole.classes

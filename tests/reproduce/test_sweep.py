@@ -12,8 +12,9 @@ import pytest
 
 from helpers import Outcome, assert_same_run, blobs, write_npz
 from sweeps import Running, failures, results, sweeping, write_grid
+from unflip.files import LOCK, locked
 from unflip.reproduce.cell import Cell
-from unflip.reproduce.sweep import Progress, claimed, sweep
+from unflip.reproduce.sweep import Progress, sweep
 from unflip.runs.folder import Run
 
 Cli = Callable[..., Outcome]
@@ -254,7 +255,7 @@ def test_keep_results_removes_everything_else(undisturbed: Path, grid: Path, tmp
 
 
 def test_a_second_sweep_in_the_same_folder_is_refused(cli: Cli, tmp_path: Path) -> None:
-    with claimed(tmp_path):
+    with locked(tmp_path / LOCK):
         done = cli("paper", "sweep", "smoke/digits", "--out", tmp_path)
     assert done.code == 2
     assert done.err == f"unflip: {tmp_path}: another sweep is running here; let it finish, or choose another --out\n"

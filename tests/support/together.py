@@ -57,7 +57,7 @@ class Folder:
         elif verb == "resume":
             unflip.train(None, self.run, resume=True, device="cpu", quiet=True)
         elif verb == "report":
-            report([self.run])
+            report(self.run)
         elif verb == "export":
             export_review(self.run, self.home / f"{seed}.csv")
         else:

@@ -16,7 +16,7 @@ from unflip.data.dataset import Dataset, joined_ids
 from unflip.data.files import is_image
 from unflip.data.labeling import as_strings, content_kind, contents_of
 from unflip.data.labels import LABEL, REMOVE, read_reviewed
-from unflip.data.loaders import load_raw
+from unflip.data.loaders import load_raw, target_suffixes
 from unflip.data.matching import Keys, Matcher
 from unflip.data.memory import InMemory, as_table, in_memory, new_labels, relabeled, with_columns_of, write_data
 from unflip.data.options import DataOptions
@@ -29,7 +29,6 @@ from unflip.data.rewrite import (
     class_numbers,
     new_cells,
     rewrite,
-    target_suffixes,
 )
 from unflip.encoders.table import with_contents
 from unflip.errors import ConfigError, InputError

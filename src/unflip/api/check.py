@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tempfile
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,18 +13,19 @@ import torch
 from unflip.api.apply import keys_of
 from unflip.api.predict import NewData, Prediction, predict_part, read_new
 from unflip.api.result import Result
-from unflip.api.save import data_path, write_scored
+from unflip.api.save import write_scored
 from unflip.data.arrays import Array
 from unflip.data.columns import Table
 from unflip.data.rewrite import class_numbers
 from unflip.encoders.table import text_columns
+from unflip.engine.evaluation import data_path
 from unflip.errors import ConfigError, InputError, UnflipWarning
 from unflip.methods.base import LabelStore
 from unflip.methods.unflip.posterior import score_labels
 from unflip.progress import Track, untracked
 from unflip.review.review import finished_run
 from unflip.runs import layout
-from unflip.runs.folder import Claim, Run
+from unflip.runs.folder import Claim, Run, as_run
 from unflip.runs.labels import Assessment, label_table
 
 _LISTED = 20  # classes that an error lists
@@ -89,7 +89,7 @@ def check(
         limit += finished_run(Path(baseline)).label_summary.noise_rate or 0.0
     column = label_column or trained.own_data().label_column
     new = read_new(trained, data, label_column=column, skip_broken=skip_broken, weights=weights)
-    done = Run(Path(tempfile.mkdtemp(prefix="unflip-") if out is None else out))
+    done = as_run(out)
     inputs = [trained.folder, *(Path(path) for path in (data, baseline) if path is not None)]
     done.check_free(resume=False, force=force, inputs=inputs)
     with Claim(done, force=force) as claim:

@@ -1,6 +1,5 @@
 """clean: find label issues and other issues in a data set."""
 
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -40,7 +39,7 @@ from unflip.review.examples import Examples
 from unflip.review.review import as_csv
 from unflip.runs import layout
 from unflip.runs.config import Layers, RunConfig, Tree, check_section, make_layers, read_preset
-from unflip.runs.folder import Claim, Run
+from unflip.runs.folder import Claim, Run, as_run
 from unflip.runs.labels import REMOVED, LabelSummary, label_issue_mask, list_label_issues, list_unlabeled, write_table
 from unflip.runs.options import Execution
 
@@ -286,7 +285,7 @@ def clean(
         The finished run, with its issues.
     """
     memory = take_memory(data, options)
-    run = Run(Path(tempfile.mkdtemp(prefix="unflip-") if out is None else out))
+    run = as_run(out)
     chosen = {"method": method, "epochs": epochs, "seed": seed, "force": force, **options}
     if memory is None:
         plan_cleaning(data, run.folder, **chosen).execute()
@@ -308,7 +307,7 @@ def plan_cleaning(data: str | Path, out: str | Path, *, force: bool = False, **o
 
     The arguments are those of :func:`clean`.
     """
-    run, tree = Run(Path(out)), option_tree(CLEAN, options)
+    tree, run = option_tree(CLEAN, options), as_run(out)
     execution = check_section(Execution, tree.pop("execution", {}))
     audit = check_section(AuditOptions, tree.pop("audit", {}))
     run.check_free(resume=False, force=force)

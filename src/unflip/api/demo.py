@@ -6,11 +6,10 @@ from unflip.api.corrupt import corrupt
 from unflip.api.result import Result
 from unflip.api.train import train
 from unflip.files import OwnedFolder
-from unflip.report.comparison import write_comparison
 from unflip.report.figures import draw_demo
 
 _MARKER = "demo.json"
-_FILES = ("labels.npy", "labels.json", "demo.png", "comparison.html")
+_FILES = ("labels.npy", "labels.json", "demo.png")
 NOISE = "pmd1:0.35"
 METHODS = ("standard", "gce", "sl", "lrt", "plc", "mddc", "cddc", "unflip")
 
@@ -18,12 +17,12 @@ METHODS = ("standard", "gce", "sl", "lrt", "plc", "mddc", "cddc", "unflip")
 def demo(out: str | Path, *, quiet: bool = True) -> dict[str, Result]:
     """Corrupt a third of the labels where digits resemble each other, and train each method on them.
 
-    Writes the runs, which are returned by method, a figure (``demo.png``) and a page (``comparison.html``).
+    Writes the runs, which are returned by method, and a figure (``demo.png``).
     """
     folder = OwnedFolder(Path(out), _MARKER, METHODS)
     folder.check([*_FILES, *METHODS])
     folder.begin()
-    labels, _, picture, page = map(folder.own, _FILES)
+    labels, _, picture = map(folder.own, _FILES)
     corrupt("digits", NOISE, labels, force=True, device="cpu", threads=1, quiet=True)
     runs = {
         method: train(
@@ -33,5 +32,4 @@ def demo(out: str | Path, *, quiet: bool = True) -> dict[str, Result]:
         for method in METHODS
     }  # fmt: skip
     draw_demo(picture, runs)
-    write_comparison(list(runs.values()), page)
     return runs

@@ -118,22 +118,16 @@ def embed(data: str | Path, out: str | Path, *, force: bool = False, **options: 
         options: those of ``unflip.api.options.EMBED``, as in ``unflip embed --help``.
     """
     out = Path(out)
-    _check_target(out, force=True, inputs=[data])
+    check_output(out, (".npz",), force=True, inputs=[data])
     tree = option_tree(EMBED, options)
     execution = check_section(Execution, tree.get("execution", {}))
     raw, data_options, embedding = read_data(data, tree)
     if isinstance(raw.train.inputs, Table):
-        _check_target(out, force=force)
+        check_output(out, force=force)
         return _encode_table(raw, out, data_options, make_reporter(execution.quiet).track)
     plan = plan_embedding(raw, out, data_options, embedding, execution)
-    _check_target(out, force=force or plan.finished is not None)
+    check_output(out, force=force or plan.finished is not None)
     return plan.run()
-
-
-def _check_target(out: Path, *, force: bool, inputs: Sequence[str | Path] = ()) -> None:
-    if out.suffix.lower() != ".npz":
-        raise ConfigError(f"--out {out}: must be an .npz file")
-    check_output(out, force=force, inputs=inputs)
 
 
 def read_data(

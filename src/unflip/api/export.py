@@ -13,7 +13,7 @@ from unflip.data.columns import Rows
 from unflip.data.files import is_image
 from unflip.errors import ConfigError, InputError, unknown
 from unflip.files import write_text
-from unflip.runs.folder import Run
+from unflip.runs.folder import Run, as_run
 from unflip.runs.labels import REMOVED, label_issue_mask, names_of, write_table
 from unflip.runs.layout import check_output
 
@@ -61,7 +61,7 @@ def export(
     Returns:
         The number of labels written.
     """
-    run, out = run if isinstance(run, Run) else Run(Path(run)), Path(out)
+    run, out = as_run(run), Path(out)
     if form is None:
         form = next((name for name, suffixes in _SUFFIXES.items() if out.suffix.lower() in suffixes), "csv")
     if form not in FORMATS:

@@ -25,7 +25,7 @@ from unflip.engine.distributed import Distributed
 from unflip.engine.inference import predict_probs
 from unflip.errors import ConfigError, InputError, UnflipWarning, unknown
 from unflip.progress import Track, untracked
-from unflip.runs.folder import Run
+from unflip.runs.folder import Run, as_run
 from unflip.runs.model_file import Model
 
 _MAX_COLUMNS = 10  # column names in an error
@@ -122,7 +122,7 @@ def read_new(
     """Read new examples as a run's training examples were read; the arguments are those of :func:`predict`."""
     if not isinstance(data, str | Path):
         raise InputError(f"data: a {type(data).__name__}; write it to a file, and give its path")
-    model = (run if isinstance(run, Run) else Run(Path(run))).model
+    model = as_run(run).model
     if weights is not None:
         model = _with_weights(model, weights)
     options = _data_options(model, str(data), skip_broken=skip_broken)

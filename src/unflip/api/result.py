@@ -128,7 +128,7 @@ class Result(Run):
 
     def report(self, path: str | Path | None = None, *, force: bool = False) -> Path:
         """Write the HTML report, by default ``report.html`` in the run folder; return its path."""
-        return report([self.folder], None if path is None else Path(path), force=force)
+        return report(self.folder, None if path is None else Path(path), force=force)
 
     def _repr_html_(self) -> str:
         return _as_html(self.summary(), list_issues(self._own_labels(), self.other_issues()), open_views(self, None))

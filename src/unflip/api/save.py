@@ -1,6 +1,5 @@
 """save: labels that other code has corrected, as a run without a model: for review, apply, report and export."""
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,17 +18,18 @@ from unflip.data.columns import Columns, read_columns
 from unflip.data.dataset import Dataset
 from unflip.data.labeling import choose_labels
 from unflip.data.labels import LABEL, NAMING, match_rows, numbers_or_names, to_class_numbers
-from unflip.data.loaders import is_built_in, load_raw
+from unflip.data.loaders import load_raw
 from unflip.data.matching import Keys
 from unflip.data.memory import as_table, take_memory, written
 from unflip.data.options import DataOptions
+from unflip.engine.evaluation import data_path
 from unflip.errors import InputError
 from unflip.files import write_json
 from unflip.methods.base import LabelStore
 from unflip.report.run_report import report_finished
 from unflip.runs import layout
 from unflip.runs.config import check_section
-from unflip.runs.folder import Claim, Run
+from unflip.runs.folder import Claim, Run, as_run
 from unflip.runs.labels import (
     Assessment,
     error_pairs,
@@ -59,7 +59,7 @@ def save(labels: Any, data: Any, out: str | Path | None = None, *, force: bool =
         force: replace the run in ``out``; decisions of its review are kept.
         options: ``label_column``, ``ignore`` and ``classes``, as for ``clean``.
     """
-    memory, run = take_memory(data, options), Run(Path(tempfile.mkdtemp(prefix="unflip-") if out is None else out))
+    memory, run = take_memory(data, options), as_run(out)
     inputs = [Path(path) for path in (labels, data) if isinstance(path, str | Path)]
     run.check_free(resume=False, force=force, inputs=inputs)
     with Claim(run, force=force) as claim, ExitStack() as writing:
@@ -178,11 +178,6 @@ def _quality(cell: Any, row: int) -> float:
     if value < 0 or value > 1:
         raise InputError(f"labels, row {row}: label_quality {cell!r} is not a number from 0 to 1")
     return value
-
-
-def data_path(path: str) -> str:
-    """Return the absolute path of data; a built-in data set keeps its name."""
-    return path if is_built_in(path) else str(Path(path).absolute())
 
 
 def write_scored(

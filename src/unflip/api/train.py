@@ -23,7 +23,7 @@ from unflip.progress import is_first_process, make_reporter
 from unflip.report.run_report import report_finished
 from unflip.runs import layout
 from unflip.runs.config import Layers, RunConfig, Tree, check_section, make_layers, network_section, read_toml
-from unflip.runs.folder import Claim, Run
+from unflip.runs.folder import Claim, Run, as_run
 from unflip.runs.options import Execution
 
 
@@ -59,8 +59,8 @@ def train(
     Returns:
         The finished run.
     """
-    run, memory = Run(Path(out)), take_memory(data, options)
-    tree = option_tree(TRAIN, {"method": method, "epochs": epochs, "seed": seed, **options})
+    memory = None if data is None or isinstance(data, str | Path) else take_memory(data, options)
+    tree, run = option_tree(TRAIN, {"method": method, "epochs": epochs, "seed": seed, **options}), as_run(out)
     execution = check_section(Execution, tree.pop("execution", {}))
     with Claim(run, resume=resume, force=force) as claim:
         find_device(execution.device)
@@ -96,7 +96,7 @@ def dry_run(data: str | Path | None, out: str | Path, *, force: bool = False, **
 
     The arguments are those of :func:`train`. The text is valid TOML: the configuration, and comments.
     """
-    run, tree = Run(Path(out)), option_tree(TRAIN, options)
+    tree, run = option_tree(TRAIN, options), as_run(out)
     execution = check_section(Execution, tree.pop("execution", {}))
     run.check_free(resume=False, force=force)
     find_device(execution.device)

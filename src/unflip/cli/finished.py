@@ -8,6 +8,7 @@ import typer
 
 from unflip.api.options import APPLY, PREDICT
 from unflip.cli.flags import FinishedRun, Force, Moved, takes
+from unflip.errors import ConfigError
 from unflip.review import Order
 
 if TYPE_CHECKING:
@@ -129,17 +130,23 @@ def export(
 
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.", metavar="RUN...")],
-    out: Annotated[Path | None, typer.Option(help="Page; by default RUN/report.html or comparison.html.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Page; by default RUN/report.html.")] = None,
     data: Moved = None,
     force: Force = False,
 ) -> None:
-    """Write the HTML report of a run, or compare several runs.
+    """Write the HTML report of a run; with several runs, print a table that compares them.
 
-    Example: unflip report runs/plc runs/mddc --out comparison.html
+    Example: unflip report runs/plc runs/mddc
     """
+    from unflip.api.report import compare
     from unflip.api.report import report as report_task
 
-    print(f"Report: {report_task(runs, out, data=data, force=force)}")  # noqa: T201
+    if len(runs) == 1:
+        print(f"Report: {report_task(runs[0], out, data=data, force=force)}")  # noqa: T201
+    elif out is not None or data is not None:
+        raise ConfigError("--out and --data are for the report of a single run")
+    else:
+        print(compare(runs))  # noqa: T201
 
 
 def review(

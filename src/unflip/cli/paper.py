@@ -104,14 +104,14 @@ def table(
 
 @paper_app.command()
 def figure(
-    name: Annotated[str, typer.Argument(help="alpha, lambda, curves, shift, pmd, level-set or boundary.")],
+    name: Annotated[str, typer.Argument(help="alpha, lambda, curves, shift or pmd.")],
     out: Annotated[Path, typer.Option(help="Output picture: .png, .svg or .pdf.")],
     results: Results = None,
     run: Annotated[list[Path] | None, typer.Option(help="Folder of a finished run; repeatable.")] = None,
     where: Where = None,
     force: Force = False,
 ) -> None:
-    """Draw a figure: influence of alpha or lambda, learning curves, class Gaussians, PMD noise, level sets, boundaries.
+    """Draw a figure: influence of alpha or lambda, learning curves, class Gaussians, PMD noise.
 
     alpha and lambda need --results; curves and shift need --run.
     Example: unflip paper figure shift --run runs/mddc --out shift.png

@@ -79,23 +79,20 @@ def print_noise(measured: "NoiseProfile", class_names: "Sequence[str] | None") -
 
     Up to 20 classes are shown, those with the most noise.
     """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from unflip.reproduce.table_text import markdown_table
 
     count, counts = len(measured.matrix), measured.class_counts.tolist()
     names = [one_line(name) for name in class_names or map(str, range(count))]
     rows = measured.class_rates.argsort(descending=True, stable=True)[:_MAX_ROWS].tolist()
-    table = Table("true class", "labels", "noise", "given instead", box=None, pad_edge=False)
+    table = [("true class", "labels", "noise", "given instead")]
     for i in rows if count > _MAX_ROWS else range(count):
         shares = measured.matrix[i].tolist()
         others = sorted((j for j in range(count) if j != i and shares[j] >= _MIN_SHARE), key=lambda j: -shares[j])
         wrong = ", ".join(f"{names[j]} {shares[j]:.2f}" for j in others[:4])
-        table.add_row(*map(Text, (names[i], str(counts[i]), f"{float(measured.class_rates[i]):.3f}", wrong)))
-    console = Console(highlight=False, markup=False, emoji=False)
+        table.append((names[i], str(counts[i]), f"{float(measured.class_rates[i]):.3f}", wrong))
     worst = f"; the {_MAX_ROWS} classes with the most noise" if count > _MAX_ROWS else ""
-    console.print(f"noise rate {measured.rate:.4f} over {sum(counts)} labels, {count} classes{worst}", soft_wrap=True)
-    console.print(table)
+    print(f"noise rate {measured.rate:.4f} over {sum(counts)} labels, {count} classes{worst}")  # noqa: T201
+    print(markdown_table(table))  # noqa: T201
 
 
 @takes(TRAIN)
@@ -165,32 +162,29 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """Find wrong labels of handwritten digits, and compare methods; takes about a minute."""
-    from rich.console import Console
-    from rich.table import Table
-
     from unflip.api.demo import METHODS, NOISE
     from unflip.api.demo import demo as demo_task
+    from unflip.reproduce.table_text import markdown_table
     from unflip.runs.labels import list_issues
 
-    console = Console(quiet=quiet, highlight=False, soft_wrap=True)
-    console.print(f"Handwritten digits with label noise {NOISE}: digits are mistaken for similar ones.")
+    if not quiet:
+        print(f"Handwritten digits with label noise {NOISE}: digits are mistaken for similar ones.")  # noqa: T201
     runs = demo_task(out, quiet=quiet)
     last = runs[METHODS[-1]]
-    noise = 1 - last.result["label_accuracy_all"]["given"]
-    table = Table(title=f"Label noise: {noise:.1%}")
-    for heading in ("method", "test accuracy", "last epoch", "label accuracy", "seconds"):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
+    methods: list[Sequence[str]] = [("method", "test accuracy", "last epoch", "label accuracy", "seconds")]
     for method, run in runs.items():
         done, test = run.result, run.result["test_accuracy"]
         scores = (test["selected"], test["last"], done["label_accuracy_all"]["current"])
-        table.add_row(method, *(f"{score:.1%}" for score in scores), f"{done['seconds']:.1f}")
-    console.print(table)
-    console.print(f"Figure: {out / 'demo.png'}\nComparison: {out / 'comparison.html'}")
-    console.print(f"{METHODS[-1]}: {last.label_summary}")
-    table = Table(title="Lowest label quality")
-    for heading in ("digit", "given label", "suggested label", "label quality"):
-        table.add_column(heading, justify="right")
-    for row in list_issues(last.labels(), None).slice(0, _LISTED).to_pylist():
-        table.add_row(row["id"], row["given_label"], row["suggested_label"], f"{row['label_quality']:.1%}")
-    console.print(table)
-    console.print(f"All labels: {last.folder / 'labels.csv'}\nReport, with pictures: {last.report_path}")
+        methods.append((method, *(f"{score:.1%}" for score in scores), f"{done['seconds']:.1f}"))
+    listed = list_issues(last.labels(), None).slice(0, _LISTED).to_pylist()
+    issues = [("digit", "given label", "suggested label", "label quality")]
+    issues += [(row["id"], row["given_label"], row["suggested_label"], f"{row['label_quality']:.1%}") for row in listed]
+    parts = [
+        f"Label noise: {1 - last.result['label_accuracy_all']['given']:.1%}",
+        markdown_table(methods),
+        f"Figure: {out / 'demo.png'}\n{METHODS[-1]}: {last.label_summary}",
+        f"Lowest label quality:\n{markdown_table(issues)}",
+        f"All labels: {last.folder / 'labels.csv'}\nReport, with pictures: {last.report_path}",
+    ]
+    if not quiet:
+        print("\n\n".join(parts))  # noqa: T201

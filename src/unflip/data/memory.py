@@ -152,7 +152,7 @@ def ordered_classes(memory: InMemory) -> list[str]:
     """Return the classes of labels that are an ordered categorical of pandas, in order; none for others."""
     labels = memory.labels
     if labels is None and hasattr(memory.data, "iloc"):
-        labels = memory.data[memory.label_column or LABEL] if (memory.label_column or LABEL) in memory.data else None
+        labels = memory.data.get(memory.label_column or LABEL)
     kind = getattr(labels, "dtype", None)
     return [str(name) for name in kind.categories] if kind is not None and getattr(kind, "ordered", False) else []
 

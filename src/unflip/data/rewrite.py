@@ -20,15 +20,13 @@ from unflip.data.arrays import Array, write_npz
 from unflip.data.dataset import Dataset
 from unflip.data.files import ImageFiles
 from unflip.data.labels import LABEL, are_names, as_names, declared_classes, whole_number
-from unflip.data.loaders import find_loader
+from unflip.data.loaders import ARRAYS, FOLDERS, find_loader
 from unflip.data.loaders.arrays import BESIDE, LABELS, read_arrays
 from unflip.data.loaders.class_folders import find_parts
 from unflip.data.options import DataOptions
 from unflip.errors import ConfigError, InputError, RunFolderError
 from unflip.files import PARTIAL, OwnedFolder, naming_target, write_atomically, write_text
 
-FOLDERS, TABLES, ARRAYS = ("images", "texts"), ("table", "manifest"), ("arrays",)
-"""Loaders whose data can be rewritten: as folders of classes, a table or an .npz file."""
 MARKER, CHANGES = "apply.json", "changes.csv"
 
 
@@ -66,21 +64,6 @@ def class_numbers(labels: Array | None, count: int, classes: Sequence[str], decl
         names = [declared[value] if 0 <= value < len(declared) else "" for value in map(int, values.tolist())]
     numbers: Array = np.array([known.get(name, -1) for name in names], np.int64)
     return numbers[places]
-
-
-def target_suffixes(options: DataOptions) -> tuple[str, ...]:
-    """Return the suffixes of the file that data is rewritten to; none for a folder.
-
-    Raises InputError for data that cannot be rewritten.
-    """
-    loader = find_loader(options)
-    if loader in FOLDERS:
-        return ()
-    if loader in ARRAYS:
-        return (".npz",)
-    if loader in TABLES:
-        return (Path(options.path).suffix.lower(),)
-    raise InputError(f"data {options.path}: '{loader}' cannot be rewritten; export the labels with `unflip export`")
 
 
 def rewrite(

@@ -183,8 +183,8 @@ def make_result(
     return {
         "method": common.method,
         "data": dataset.name,
-        "data_path": _absolute(common.data.path),
-        "pictures_path": _absolute(dataset.images_path),
+        "data_path": data_path(common.data.path),
+        "pictures_path": None if dataset.images_path is None else data_path(dataset.images_path),
         "classes": list(dataset.class_names or ()) or [str(i) for i in range(dataset.num_classes)],
         "seed": common.seed,
         "epochs": common.epochs,
@@ -226,9 +226,9 @@ def make_result(
     }
 
 
-def _absolute(path: str | None) -> str | None:
+def data_path(path: str) -> str:
     """Return the absolute path of data; a built-in data set keeps its name."""
-    return path if path is None or is_built_in(path) else str(Path(path).absolute())
+    return path if is_built_in(path) else str(Path(path).absolute())
 
 
 def _transition_error(noise: NoiseProfile | None, truth: Truth, labels: LabelStore, rows: Tensor) -> float | None:

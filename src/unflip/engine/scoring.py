@@ -191,8 +191,9 @@ def _compute_scores(
     scaling = _calibrate(odds[unreviewed], top2[unreviewed], top2_probs[unreviewed, 0], initial[unreviewed])
     weights = labels.review_weights
     sample = train[weights[train] > 0]
-    wrong = given[sample] != initial[sample]
-    scaling = calibrate_to_review(scaling, odds[unreviewed], given_odds[sample], wrong, weights[sample])
+    if len(sample):
+        wrong = given[sample] != initial[sample]
+        scaling = calibrate_to_review(scaling, odds[unreviewed], given_odds[sample], wrong, weights[sample])
     fold = torch.full_like(initial, -1)
     out_of_sample = torch.ones_like(fold, dtype=torch.bool).index_fill_(0, train, from_inputs)
     assessment = Assessment(

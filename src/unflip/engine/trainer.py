@@ -27,7 +27,6 @@ from unflip.stats.gaussians import NotFiniteError
 
 AfterStep = Callable[[int, EpochProgress], None]
 """Called after every step, with the epoch and its progress."""
-_SAMPLE, _HUGE = 1000, 1e4  # see Trainer._huge_input
 _MIN_BATCH = 2  # examples per process that batch normalization needs
 
 
@@ -211,8 +210,7 @@ class Trainer:
             broken = ~values.isfinite()
             if bool(broken.any()):
                 step = int(broken.nonzero()[0])
-                what, where = f"the loss became {float(values[step])}", f"in epoch {epoch}, batch {step + 1}"
-                raise DivergedError(what, where, self._huge_input())
+                raise DivergedError(f"the loss became {float(values[step])}", f"in epoch {epoch}, batch {step + 1}")
             means[name] = float(values.mean())
         return means
 
@@ -220,12 +218,7 @@ class Trainer:
         """Raise DivergedError if weights are not finite, so that such weights are never saved."""
         weights = [weight for network in self.networks for weight in network.parameters()]
         if not bool(torch.stack([weight.isfinite().all() for weight in weights]).all()):  # one wait for the device
-            raise DivergedError("the weights became NaN or infinite", where, self._huge_input())
-
-    def _huge_input(self) -> float | None:
-        """Return the largest of the first inputs, if it is far from standardized."""
-        largest = float(self.source.fetch(self._for_source(self.method.context.train[:_SAMPLE])).abs().max())
-        return largest if largest > _HUGE else None
+            raise DivergedError("the weights became NaN or infinite", where)
 
 
 class Observation:

@@ -1,21 +1,11 @@
 """Methods for training with noisy labels, one file each, and their registry."""
 
-from typing import TYPE_CHECKING
-
-from unflip.errors import ConfigError, unknown
 from unflip.registry import Entry, Registry
-
-if TYPE_CHECKING:
-    from unflip.methods.base import MethodSpec
 
 methods = Registry(
     "method",
     [
-        Entry(
-            "unflip",
-            "ensemble that scores and corrects labels, cross-fitted on features",
-            "unflip.methods.unflip.pixels:unflip",
-        ),
+        Entry("unflip", "cross-fitted ensemble that scores and corrects labels", "unflip.methods.unflip.pixels:unflip"),
         Entry("standard", "cross-entropy on the given labels", "unflip.methods.base:Standard"),
         Entry("gce", "generalized cross-entropy, a noise-robust loss", "unflip.methods.gce:GCE"),
         Entry("sl", "symmetric cross-entropy: cross-entropy plus its reverse", "unflip.methods.sl:SL"),
@@ -32,23 +22,7 @@ methods = Registry(
         Entry("dividemix-c", "dividemix with covariance-based calibration", "unflip.methods.dividemix:dividemix_c"),
     ],
 )
-_SUFFIXES = {"m": "mean", "c": "covariance"}  # NAME-m and NAME-c are the method NAME with calibration
-calibrators = tuple(_SUFFIXES.values())
+SUFFIXES = {"m": "mean", "c": "covariance"}
+"""NAME-m and NAME-c are the method NAME with calibration."""
+calibrators = tuple(SUFFIXES.values())
 """Kinds of calibration; each has a section of options."""
-
-
-def find_method(name: str) -> "MethodSpec":
-    """Return the specification of a method by name; NAME-m and NAME-c add calibration to any method."""
-    from unflip.methods.base import MethodSpec  # imports torch, which listing methods does not need
-
-    if name in methods:
-        part: MethodSpec | type = methods.load(name)
-        return part if isinstance(part, MethodSpec) else MethodSpec(name, part)
-    inner, _, suffix = name.rpartition("-")
-    if suffix in _SUFFIXES and inner in methods:
-        from unflip.methods.mddc import calibrated
-
-        spec = find_method(inner)
-        return calibrated(spec.name, spec.method, _SUFFIXES[suffix])
-    choices = [*methods.names(), *(f"{inner}-{suffix}" for suffix in _SUFFIXES if inner in methods)]
-    raise ConfigError(f"{unknown('method', name, choices)} (NAME-m and NAME-c add calibration)")

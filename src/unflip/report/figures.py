@@ -14,7 +14,6 @@ from unflip.data.loaders import load_raw
 from unflip.data.options import DataOptions
 from unflip.errors import InputError
 from unflip.files import write_atomically
-from unflip.report.comparison import name_runs
 from unflip.report.run_report import CURVES
 from unflip.runs.folder import Run
 from unflip.runs.labels import lowest_quality_first
@@ -48,8 +47,9 @@ def make_panels(columns: int, size: tuple[float, float], *, rows: int = 1, **sha
 
 
 def draw_curves(path: Path, runs: Sequence[Run]) -> None:
-    """Draw every metric that any run has, one panel each."""
-    named = name_runs(runs)
+    """Draw every metric that any run has, one panel each; runs are named by their folders."""
+    names = [run.folder.resolve().name for run in runs]
+    named = {name if names.count(name) == 1 else str(run.folder): run for name, run in zip(names, runs, strict=True)}
     known = [key for key in CURVES if any(line.get(key) is not None for run in runs for line in run.metrics)]
     if not known:
         folders = ", ".join(str(run.folder) for run in runs)

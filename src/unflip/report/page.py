@@ -1,22 +1,18 @@
-"""Pages: self-contained HTML from templates, without scripts or external resources; below, their charts as inline SVG.
+"""Pages: self-contained HTML from templates, without scripts or external resources; below, their charts as SVG images.
 
-A chart is drawn by matplotlib in the light colors of :data:`THEME`. They become plain ``stroke`` and ``fill``
-attributes, which the page's style sheet maps to its own variables, so that charts follow light mode, dark mode and
-print. Text stays text.
+A chart is drawn by matplotlib in the light colors of :data:`THEME`, which become variables of the image's own style, so
+that charts follow light and dark mode.
 """
 
-import re
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
 from io import StringIO
 from math import floor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-from xml.etree import ElementTree
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -25,26 +21,21 @@ from unflip._version import __version__
 from unflip.files import write_text
 from unflip.progress import duration
 
-if TYPE_CHECKING:  # imported when a chart is drawn, so that training starts faster
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 COLORS = ("#0072b2", "#d55e00", "#00805d", "#b8528c", "#8a6d00", "#5b4bb5", "#333333", "#b0102e")
-THEME = {f"c{i}": color for i, color in enumerate(COLORS)} | {
-    "ink": "#1b1f24", "soft": "#57606a", "rule": "#d4d9df"
+_DARK = ("#4da6e0", "#f08a3c", "#35c79b", "#e08cbb", "#e8c53a", "#b3a4f5", "#d8dde2", "#ff7a85")
+THEME = {f"c{i}": pair for i, pair in enumerate(zip(COLORS, _DARK, strict=True))} | {
+    "ink": ("#1b1f24", "#e8ebee"), "soft": ("#57606a", "#a3adb8"), "rule": ("#d4d9df", "#3a424b")
 }  # fmt: skip
-"""Light colors by the name of their CSS variable; the style sheet has the dark ones."""
-_DASHES = ((), (6, 3), (2, 3), (8, 3, 2, 3))
+"""Light and dark colors by the name of their CSS variable."""
 _STEPS = (1, 2, 5, 10)  # between the numbers of an axis
-_WIDTH, _HEIGHT = 360, 210  # narrow, so that text stays readable on a phone
-_SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
-_DIGITS = re.compile(r"(\.\d\d)\d+")
+_WIDTH, _HEIGHT = 360, 210  # points; narrow, so that text stays readable on a phone
+_AXES = (42 / _WIDTH, 32 / _HEIGHT, 310 / _WIDTH, 168 / _HEIGHT)
+_SOFT, _RULE = THEME["soft"][0], THEME["rule"][0]
 _STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none", "svg.hashsalt": "unflip", "path.simplify": False, "font.size": 11,
-    "axes.edgecolor": THEME["rule"], "axes.labelcolor": THEME["soft"], "axes.labelpad": 2, "axes.facecolor": "none",
-    "grid.color": THEME["rule"], "xtick.labelcolor": THEME["soft"], "ytick.labelcolor": THEME["soft"],
-    "xtick.bottom": False, "ytick.left": False, "axes.axisbelow": True, "lines.linewidth": 2,
-    "lines.scale_dashes": False, "lines.solid_capstyle": "round",
+    "svg.fonttype": "none", "svg.hashsalt": "unflip", "path.simplify": False, "font.size": 11, "lines.linewidth": 2,
+    "lines.solid_capstyle": "round", "axes.edgecolor": _RULE, "axes.labelcolor": _SOFT, "axes.labelpad": 2,
+    "axes.facecolor": "none", "axes.axisbelow": True, "grid.color": _RULE, "xtick.bottom": False, "ytick.left": False,
+    "xtick.labelcolor": _SOFT, "ytick.labelcolor": _SOFT,
 }  # fmt: skip
 
 
@@ -95,7 +86,7 @@ class Line(NamedTuple):
     Attributes:
         name: in the legend.
         points: (epoch, value).
-        place: index of the color and, once all are used, of the dash pattern.
+        place: index of the color; after the last one, they start over.
         mark: epoch at which to draw a dot.
     """
 
@@ -109,20 +100,9 @@ class Line(NamedTuple):
         """Its color in light mode."""
         return COLORS[self.place % len(COLORS)]
 
-    @property
-    def dashes(self) -> tuple[int, ...]:
-        """Lengths of dashes and gaps; empty for a solid line."""
-        return _DASHES[self.place // len(COLORS) % len(_DASHES)]
 
-
-def line_chart(
-    lines: Sequence[Line],
-    *,
-    label: str,
-    percent: bool = False,
-    zero: bool = False,
-) -> Markup:
-    """Draw lines by epoch.
+def line_chart(lines: Sequence[Line], *, label: str, percent: bool = False, zero: bool = False) -> Markup:
+    """Draw lines by epoch; return an image.
 
     Args:
         lines: what to draw; epochs without a value are skipped.
@@ -130,14 +110,17 @@ def line_chart(
         percent: whether values are fractions, to be shown as percentages.
         zero: whether the vertical axis starts at 0.
     """
+    from matplotlib import rc_context  # imported when a chart is drawn, so that training starts faster
+    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-    with _canvas() as (figure, axes):
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(_WIDTH / 72, _HEIGHT / 72), facecolor="none")
+        axes = figure.add_axes(_AXES)
         for line in lines:
             epochs, values = zip(*line.points, strict=True)
-            style: Any = (0, line.dashes) if line.dashes else "-"
             dots = [i for i, epoch in enumerate(epochs) if epoch == line.mark or len(epochs) == 1]
-            axes.plot(epochs, values, "o", ls=style, color=line.color, ms=8, mew=0, markevery=dots, clip_on=False)
+            axes.plot(epochs, values, "o-", color=line.color, ms=8, mew=0, markevery=dots, clip_on=False)
         (first, low), (last, high) = axes.dataLim.get_points()
         low = min(low, 0.0) if zero else low
         if percent:  # at least ten percentage points, so that small changes look small
@@ -150,52 +133,12 @@ def line_chart(
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0) if percent else "{x:,.6g}")
         axes.grid(axis="y", clip_on=False)
         axes.spines[:].set_visible(False)
-        return _inline(figure, label)
-
-
-@contextmanager
-def _canvas(left: float = 42, right: float = 8, top: float = 10, bottom: float = 32) -> "Iterator[tuple[Figure, Axes]]":
-    """Yield a transparent figure and axes inside margins, all in points, the units of the SVG."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    with rc_context(_STYLE):
-        figure = Figure(figsize=(_WIDTH / 72, _HEIGHT / 72), facecolor="none")
-        across, up = (_WIDTH - left - right) / _WIDTH, (_HEIGHT - top - bottom) / _HEIGHT
-        yield figure, figure.add_axes((left / _WIDTH, bottom / _HEIGHT, across, up))
-
-
-def _inline(figure: "Figure", label: str) -> Markup:
-    """Write a figure as an SVG element for a page whose policy forbids style attributes.
-
-    Styles become attributes and markers are inlined; ids, metadata and fonts are dropped, so that charts on one page
-    cannot clash and the same figure is always the same text.
-    """
-    text = StringIO()
-    figure.savefig(text, format="svg")
-    drawn = ElementTree.fromstring(text.getvalue())
-    markers = {f"#{node.get('id')}": node for node in drawn.iter(f"{_SVG}path") if node.get("id")}
-    view = str(drawn.get("viewBox"))
-    root = ElementTree.Element("svg", {"class": "chart", "viewBox": view, "role": "img", "aria-label": label})
-    root.set("stroke-linejoin", "round")
-    root.extend(_plain(node, markers) for node in drawn.iterfind(f"{_SVG}g"))
-    return Markup(ElementTree.tostring(root, encoding="unicode"))
-
-
-def _plain(node: ElementTree.Element, markers: dict[str, ElementTree.Element]) -> ElementTree.Element:
-    """Return a copy of a node and its children, with styles as attributes."""
-    shape = markers[node.get(_LINK, "")] if node.tag == f"{_SVG}use" else node
-    attributes = dict(shape.attrib) | dict(node.attrib)
-    for rule in f"{shape.get('style', '')};{node.get('style', '')}".split(";"):
-        name, _, value = rule.partition(":")
-        attributes[name.strip()] = value.strip()
-    if node is not shape:
-        attributes["transform"] = f"translate({attributes.pop('x')} {attributes.pop('y')})"
-    if "d" in attributes:
-        attributes["d"] = _DIGITS.sub(r"\1", " ".join(attributes["d"].split()))
-    for name in ("", "id", "style", "font", "font-family", "font-size", _LINK):
-        attributes.pop(name, None)
-    copy = ElementTree.Element(shape.tag.removeprefix(_SVG), attributes)
-    copy.text = (shape.text or "").strip()
-    copy.extend(_plain(inner, markers) for inner in shape if inner.tag != f"{_SVG}defs")
-    return copy
+        text = StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    svg = text.getvalue()
+    for name, (color, _) in THEME.items():
+        svg = svg.replace(color, f"var(--{name})")
+    light, dark = ("".join(f"--{name}:{pair[i]};" for name, pair in THEME.items()) for i in (0, 1))
+    colors = f":root{{{light}}} @media screen and (prefers-color-scheme: dark) {{:root{{{dark}}}}}"
+    source = b64encode(svg.replace("*{", f"{colors} *{{", 1).encode()).decode()
+    return Markup('<img class="chart" src="data:image/svg+xml;base64,{}" alt="{}">').format(source, label)

@@ -18,7 +18,7 @@ import pyarrow.compute as compute
 from unflip.data.arrays import Array
 from unflip.data.columns import Rows
 from unflip.data.images import Pictures
-from unflip.data.rewrite import target_suffixes
+from unflip.data.loaders import target_suffixes
 from unflip.errors import InputError, UnflipError, UnflipWarning, described
 from unflip.report.page import Line, line_chart, write_page
 from unflip.runs import layout

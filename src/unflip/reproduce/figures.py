@@ -10,7 +10,6 @@ import torch
 from unflip.errors import ConfigError, unknown
 from unflip.noise.pmd import BinaryPmd, keep_probability, pmd_bound
 from unflip.report.figures import COLORS, FORMATS, MARKERS, draw_curves, make_panels, save
-from unflip.reproduce import boundary, level_sets
 from unflip.reproduce.paper_numbers import Number
 from unflip.reproduce.shift import measure_shift
 from unflip.reproduce.tables import Line, average, common_protocol, find, select_results
@@ -22,7 +21,7 @@ _INFLUENCES = {
     "lambda": ("calibration.sample_fraction", r"sample fraction $\lambda$"),
 }
 _OF_RUNS = ("curves", "shift")
-_NAMES = (*_INFLUENCES, *_OF_RUNS, "pmd", "level-set", "boundary")
+_NAMES = (*_INFLUENCES, *_OF_RUNS, "pmd")
 _MIN_SPAN = 2.0  # percentage points, so that small differences look small
 _EXAMPLE = BinaryPmd(t0=0.15, c1=3.0, c2=1.0, level=0.5)
 
@@ -39,7 +38,7 @@ def figure(
     """Draw a figure and return its path.
 
     Args:
-        name: alpha, lambda (from ``results``), curves, shift (from ``runs``), pmd, level-set or boundary.
+        name: alpha, lambda (from ``results``), curves, shift (from ``runs``) or pmd.
         out: the picture: .png, .svg or .pdf.
         results: results.jsonl files, or folders of sweeps.
         runs: folders of finished runs; one for shift.
@@ -64,12 +63,8 @@ def figure(
         draw_curves(out, [Run(folder) for folder in runs])
     elif name == "shift":
         draw_shift(out, Run(runs[0]))
-    elif name == "pmd":
-        draw_pmd(out)
-    elif name == "level-set":
-        level_sets.draw_level_sets(out, level_sets.simulate())
     else:
-        boundary.draw_boundaries(out, boundary.simulate())
+        draw_pmd(out)
     return out
 
 

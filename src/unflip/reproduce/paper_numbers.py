@@ -28,6 +28,8 @@ class PaperRow:
 
     where: Mapping[str, str]
     cells: Mapping[str, Number]
+    doubts: Mapping[str, str]
+    """Methods whose number the paper contradicts: it prints another one elsewhere, or a gain that does not add up."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,11 @@ def paper_tables() -> dict[str, PaperTable]:
     tables = {}
     for name, content in tree.items():
         methods, baseline = content["methods"], content.get("baseline")
-        rows = [(row, dict(zip(methods, map(_number, row.pop("cells")), strict=True))) for row in content["rows"]]
-        paper_rows = tuple(PaperRow(where, cells) for where, cells in rows)
-        table = PaperTable(name, content["title"], content["setup"], content["seeds"], baseline, methods, paper_rows)
+        rows = []
+        for row in content["rows"]:
+            cells = dict(zip(methods, map(_number, row.pop("cells")), strict=True))
+            rows.append(PaperRow(where=row, cells=cells, doubts=row.pop("doubts", {})))
+        table = PaperTable(name, content["title"], content["setup"], content["seeds"], baseline, methods, tuple(rows))
         tables[name] = table
     return tables
 
@@ -80,28 +84,3 @@ def _number(text: str) -> Number:
     gain = next((Decimal(part) for part in rest if part[0] in "+-"), None)
     deviation = next((Decimal(part) for part in rest if part[0] not in "+-"), None)
     return Number(Decimal(mean), deviation, gain)
-
-
-@cache
-def contradictions() -> dict[tuple[str, int, str], str]:
-    """Return the cells that the paper contradicts elsewhere, by table, row (from 0) and method.
-
-    A contradiction is a setting printed with different numbers in two tables, or a printed gain that is not the
-    difference of the printed means.
-    """
-    reasons: dict[tuple[str, int, str], list[str]] = {}
-    printed: dict[tuple[object, ...], list[tuple[tuple[str, int, str], Number]]] = {}
-    for table in paper_tables().values():
-        for place, row in enumerate(table.rows):
-            for method, number in row.cells.items():
-                key = (table.name, place, method)
-                printed.setdefault((*sorted(row.where.items()), method), []).append((key, number))
-                difference = number.mean - row.cells[table.baseline].mean if table.baseline else None
-                if number.gain is not None and number.gain != difference:
-                    reasons[key] = [f"prints {number.gain:+} where the means differ by {difference:+}"]
-    for cells in printed.values():
-        for key, number in cells:
-            for (other, *_), same in cells:
-                if (same.mean, same.deviation) != (number.mean, number.deviation):
-                    reasons.setdefault(key, []).append(f"Table {other} prints {same.mean} ± {same.deviation}")
-    return {key: "; ".join(texts) for key, texts in reasons.items()}

@@ -1,6 +1,5 @@
 """Class Gaussians of a run in two dimensions: under given labels, corrected labels, and calibrated."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import pi
 
@@ -11,11 +10,10 @@ from torch import Tensor
 from unflip.data.arrays import Array
 from unflip.errors import RunFolderError
 from unflip.runs.folder import Run
-from unflip.stats.gaussians import ClassGaussians, class_indices, fit_gaussians
+from unflip.stats.gaussians import ClassGaussians, fit_gaussians
 
 _CLASSES = 6  # shown at most
 _POINTS = 150  # shown per class
-_CHUNK = 8192
 _DEVIATIONS = 2.0
 
 
@@ -54,45 +52,44 @@ class Shift:
 def measure_shift(run: Run, max_rows: int = 20_000) -> Shift:
     """Project a run's features and Gaussians onto a plane.
 
-    The Gaussians of the given labels, and of the current labels if any changed, have plain means and covariances of the
+    The Gaussians of the given labels, and of the current labels if any changed, are fitted to at most ``max_rows``
     training examples; the run saved the Gaussians with which it calibrated its head, and the features of that epoch.
     The plane is spanned by the first two principal directions of the last panel's means, in features scaled to unit
-    variance within classes. With many classes, those whose mean moved farthest are shown. Covariances are estimated
-    from about ``max_rows`` examples.
+    variance within classes. With many classes, those whose mean moved farthest are shown.
     """
     calibrated, mapped = run.gaussians, run.gaussian_features
     if calibrated is None:
         raise RunFolderError(f"{run.folder}: gaussians.safetensors is missing; use a finished run of mddc or cddc")
     if mapped is None:
         raise RunFolderError(f"{run.folder}: no features.npy")
-    features = torch.from_numpy(mapped)
     table = run.labels(["split", "given_label", "current_label"])
-    given, current = (torch.tensor(table[name].to_numpy()) for name in ("given_label", "current_label"))
-    if len(given) != len(features):
-        raise RunFolderError(f"{run.folder}: {len(features)} features for {len(given)} labels")
+    if len(table) != len(mapped):
+        raise RunFolderError(f"{run.folder}: {len(mapped)} features for {len(table)} labels")
     train = torch.tensor(pyarrow.compute.equal(table["split"], "train").to_numpy()).nonzero()[:, 0]
-    count = len(calibrated.means)
+    train = train[:: -(-len(train) // max_rows)]
+    features = torch.from_numpy(mapped)[train].float()
+    given, current = (torch.tensor(table[name].to_numpy())[train] for name in ("given_label", "current_label"))
+    versions = {"given labels": given} | ({"current labels": current} if bool((given != current).any()) else {})
+    fitted = {title: fit_gaussians(features, labels, len(calibrated.means)) for title, labels in versions.items()}
 
-    versions = {"given labels": given}
-    if bool((given[train] != current[train]).any()):
-        versions["current labels"] = current
-    means, there = {}, calibrated.present.clone()
-    for title, labels in versions.items():
-        means[title], sizes = _means(features, labels, train, count)
-        there &= sizes >= 2
-    moved = (calibrated.means - means["given labels"]).norm(dim=1).masked_fill(~there, -1.0)
+    there = torch.stack([calibrated.present, *(gaussians.present for gaussians in fitted.values())]).all(0)
+    moved = (calibrated.means - fitted["given labels"].means).norm(dim=1).masked_fill(~there, -1.0)
     classes = sorted(moved.argsort(descending=True, stable=True)[: min(_CLASSES, int(there.sum()))].tolist())
     if len(classes) < 2:
         raise RunFolderError(f"{run.folder}: fewer than two classes have Gaussians")
+    last, labels = list(versions.items())[-1]
+    shown = torch.isin(labels, torch.tensor(classes))
+    positions = torch.searchsorted(torch.tensor(classes), labels[shown])
+    plane = _plane(features[shown], positions, calibrated.means[classes])
 
-    samples = {title: _sample(features, labels, train, classes, max_rows) for title, labels in versions.items()}
-    last = list(versions)[-1]
-    plane = _plane(*samples[last], calibrated.means[classes])
-    panels = [_panel(title, rows @ plane, own, means[title][classes] @ plane) for title, (rows, own) in samples.items()]
-    outlines = tuple(ellipse(calibrated, c, plane) for c in classes)
-    calibrated_means = (calibrated.means[classes] @ plane).numpy()
-    panels.append(Panel(f"{last}, calibrated", panels[-1].points, outlines, calibrated_means))
-    return Shift(tuple(classes), count, tuple(panels))
+    def panel(title: str, labels: Tensor, gaussians: ClassGaussians) -> Panel:
+        points = tuple((features[labels == c][:_POINTS] @ plane).numpy() for c in classes)
+        outlines = tuple(ellipse(gaussians, c, plane) for c in classes)
+        return Panel(title, points, outlines, (gaussians.means[classes] @ plane).numpy())
+
+    panels = [panel(title, versions[title], fitted[title]) for title in versions]
+    panels.append(panel(f"{last}, calibrated", labels, calibrated))
+    return Shift(tuple(classes), len(there), tuple(panels))
 
 
 def ellipse(gaussians: ClassGaussians, c: int, plane: Tensor) -> Array:
@@ -105,31 +102,6 @@ def ellipse(gaussians: ClassGaussians, c: int, plane: Tensor) -> Array:
     circle = torch.stack([angles.cos(), angles.sin()], 1) * values.clamp(min=0).sqrt() * _DEVIATIONS
     outline: Array = ((gaussians.means[c] @ plane).double() + circle @ vectors.T).numpy()
     return outline
-
-
-def _means(features: Tensor, labels: Tensor, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the mean feature (k, d) and the number of examples (k,) of each class among ``rows``."""
-    sums = torch.zeros(count, features.shape[1])
-    for part in rows.split(_CHUNK):
-        sums.index_add_(0, labels[part], features[part].float())
-    sizes = torch.bincount(labels[rows], minlength=count)
-    return sums / sizes.clamp(min=1)[:, None], sizes
-
-
-def _sample(
-    features: Tensor, labels: Tensor, rows: Tensor, classes: Sequence[int], max_rows: int
-) -> tuple[Tensor, Tensor]:
-    """Return features of an even sample of the ``rows`` in ``classes``, and the positions of their classes there."""
-    chosen = rows[torch.isin(labels[rows], torch.tensor(classes))]
-    chosen = chosen[:: -(-len(chosen) // max_rows)]
-    return features[chosen].float(), torch.searchsorted(torch.tensor(classes), labels[chosen])
-
-
-def _panel(title: str, points: Tensor, labels: Tensor, means: Tensor) -> Panel:
-    gaussians = fit_gaussians(points, labels, len(means), means=means)
-    outlines = tuple(ellipse(gaussians, c, torch.eye(2)) for c in range(len(means)))
-    shown = tuple(points[members[:_POINTS]].numpy() for members in class_indices(labels, len(means)))
-    return Panel(title, shown, outlines, means.numpy())
 
 
 def _plane(features: Tensor, labels: Tensor, means: Tensor) -> Tensor:

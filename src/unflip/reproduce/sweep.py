@@ -8,9 +8,9 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -108,7 +108,11 @@ def sweep(
     unfinished = [cell for cell in cells if not cell.run.is_finished]
     use_ray = unfinished and (backend == "ray" or address)
     executor = Ray(device, threads, address) if use_ray else Local(device, threads)
-    with closing(executor), claimed(out):
+    _folder(out).begin()
+    busy = "another sweep is running here; let it finish, or choose another --out"
+    with closing(executor), locked(out / LOCK, busy=busy):
+        for name in (_CELLS, _RESULTS, _FINGERPRINTS):
+            _folder(out).own(name)
         fingerprints.save()
         progress = Progress(cells, max(1, min(jobs or executor.jobs, len(unfinished))))
         results = _Results(out, progress, keep)
@@ -143,16 +147,6 @@ def plan(
         if not cell.run.is_finished:
             cell.check()
     return cells
-
-
-@contextmanager
-def claimed(out: Path) -> Iterator[None]:
-    """Lock ``out`` for this sweep, and mark it as a folder of sweeps."""
-    _folder(out).begin()
-    with locked(out / LOCK, busy="another sweep is running here; let it finish, or choose another --out"):
-        for name in (_CELLS, _RESULTS, _FINGERPRINTS):
-            _folder(out).own(name)
-        yield
 
 
 def _folder(out: Path) -> OwnedFolder:

@@ -1,11 +1,11 @@
 """A table of the paper, alone or with results next to it, as Markdown."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from unflip.errors import ConfigError, unknown
 from unflip.reproduce import tables
-from unflip.reproduce.paper_numbers import Number, contradictions, paper_table
+from unflip.reproduce.paper_numbers import Number, paper_table
 from unflip.reproduce.tables import IN_THE_PAPER, SHOWN, Comparison, best_two
 
 _MISSING = "—"
@@ -49,20 +49,16 @@ def render(comparison: Comparison) -> str:
     """Return the table as Markdown that is readable as text, too: caption, rows and notes."""
     table, sides = comparison.table, comparison.sides
     both = len(sides) > 1
-    doubts = {(place, method) for name, place, method in contradictions() if name == table.name}
 
-    def cells(numbers: Mapping[str, Number | None], place: int | None = None) -> list[str]:
+    def cells(numbers: Mapping[str, Number | None], doubts: Collection[str] = ()) -> list[str]:
         best = set() if table.baseline else best_two(numbers)
-        texts = {
-            method: _number(number, table.seeds) + ("†" if (place, method) in doubts else "")
-            for method, number in numbers.items()
-        }
+        texts = {name: _number(number, table.seeds) + "†" * (name in doubts) for name, number in numbers.items()}
         return [f"**{text}**" if method in best else text for method, text in texts.items()]
 
     lines = []
-    for place, row in enumerate(comparison.rows):
+    for row, printed in zip(comparison.rows, table.rows, strict=True):
         names = [row.where.get(key, "") for key in table.keys]
-        numbers = {"ours": cells(row.ours), "paper": cells(row.paper, place)}
+        numbers = {"ours": cells(row.ours), "paper": cells(row.paper, printed.doubts)}
         for side in sides:
             lines.append([*names, *([side] if both else []), *numbers[side]])
             names = [""] * len(names)
@@ -73,14 +69,18 @@ def render(comparison: Comparison) -> str:
     if "ours" in sides and any(means.values()):
         lines.append(["mean", *[""] * (len(table.keys) - 1), *(["ours"] if both else []), *cells(means)])
     header = [*table.keys, *([""] if both else []), *comparison.methods.values()]
-    widths = [max(3, *map(len, column)) for column in zip(header, *lines, strict=True)]
-    rule = ["-" * width for width in widths]
-    rows = [
-        f"| {' | '.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))} |"
-        for line in (header, rule, *lines)
-    ]
     caption = f"Table {table.name}. {SHOWN[comparison.show]} {table.title}."
-    return "\n".join([caption, "", *rows, "", *(f"- {note}" for note in _notes(comparison))]) + "\n"
+    notes = [f"- {note}" for note in _notes(comparison)]
+    return "\n".join([caption, "", markdown_table([header, *lines]), "", *notes]) + "\n"
+
+
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table that is readable as text, too; the first row is its heading."""
+    widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [rows[0], ["-" * width for width in widths], *rows[1:]]
+    return "\n".join(
+        f"| {' | '.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))} |" for line in lines
+    )
 
 
 def _number(number: Number | None, seeds: int) -> str:
@@ -104,9 +104,10 @@ def _notes(comparison: Comparison) -> list[str]:
     if "ours" in comparison.sides:
         notes += _claims(comparison)
     doubts = [
-        f"{' '.join(table.rows[place].where.values())} {table.methods[method]} ({text})"
-        for (name, place, method), text in sorted(contradictions().items())
-        if name == table.name and method in comparison.methods and "paper" in comparison.sides
+        f"{' '.join(row.where.values())} {table.methods[method]} ({text})"
+        for row in table.rows
+        for method, text in sorted(row.doubts.items())
+        if method in comparison.methods and "paper" in comparison.sides
     ]
     return [*notes, f"† The paper contradicts itself: {'; '.join(doubts)}."] if doubts else notes
 

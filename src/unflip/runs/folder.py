@@ -1,6 +1,7 @@
 """Run: a run folder. Reports, the review page, exports and predictions read runs only through this class."""
 
 import json
+import tempfile
 import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -503,3 +504,10 @@ def _example_rows(raw: Dataset, options: DataOptions, count: int) -> Callable[[i
         return part.cells(row) if isinstance(part, Table) else part[row]
 
     return row_of
+
+
+def as_run(folder: str | Path | Run | None) -> Run:
+    """Return the run in a folder; None is a new temporary folder, which is not removed."""
+    if isinstance(folder, Run):
+        return folder
+    return Run(Path(tempfile.mkdtemp(prefix="unflip-") if folder is None else folder))

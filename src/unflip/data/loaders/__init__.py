@@ -121,3 +121,22 @@ def _naming_folder(path: Path) -> Iterator[None]:
 def is_built_in(name: str) -> bool:
     """Whether ``name`` is a built-in data set."""
     return name in datasets and datasets.load(name).built_in
+
+
+FOLDERS, TABLES, ARRAYS = ("images", "texts"), ("table", "manifest"), ("arrays",)
+"""Loaders whose data can be rewritten: as folders of classes, a table or an .npz file."""
+
+
+def target_suffixes(options: DataOptions) -> tuple[str, ...]:
+    """Return the suffixes of the file that data is rewritten to; none for a folder.
+
+    Raises InputError for data that cannot be rewritten.
+    """
+    loader = find_loader(options)
+    if loader in FOLDERS:
+        return ()
+    if loader in ARRAYS:
+        return (".npz",)
+    if loader in TABLES:
+        return (Path(options.path).suffix.lower(),)
+    raise InputError(f"data {options.path}: '{loader}' cannot be rewritten; export the labels with `unflip export`")

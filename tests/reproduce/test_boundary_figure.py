@@ -1,10 +1,12 @@
 """The moved boundary: the best one against densities, fits against gradients, and which way draws move it."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch.distributions import MultivariateNormal
 
-from unflip.reproduce.boundary import COVARIANCE, MEANS, Boundaries, Line, simulate
+from boundary_figure import COVARIANCE, MEANS, Boundaries, Line, draw_boundaries, simulate
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +65,10 @@ def test_it_is_the_same_every_time() -> None:
     assert torch.equal(one.features, other.features)
     assert torch.equal(one.moved["mddc"].lines[-1].normal, other.moved["mddc"].lines[-1].normal)
     assert not torch.equal(simulate(examples=100, passes=1, seed=1).plain.normal, one.plain.normal)
+
+
+def test_a_moved_boundary(tmp_path: Path) -> None:
+    draw_boundaries(tmp_path / "b.svg", simulate(examples=200, passes=2))
+    text = (tmp_path / "b.svg").read_text()
+    for label in ("wrong label", "best boundary", "draws from the Gaussians of cddc"):
+        assert f"<!-- {label} -->" in text

@@ -1,5 +1,11 @@
-"""How draws from calibrated class Gaussians move the decision boundary, on a problem whose best boundary is known."""
+"""Draw the figure of docs/ideas.md on decision boundaries: how draws from calibrated class Gaussians move them.
 
+The problem is one whose best boundary is known.
+
+    python pages/boundary_figure.py docs/images/boundary.png
+"""
+
+import argparse
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -200,3 +206,13 @@ def _draw_points(axes: Axes, points: Tensor, labels: Tensor) -> None:
 def _draw_line(axes: Axes, line: Line, **style: Any) -> None:
     a, b = line.normal.tolist()
     axes.axline((-line.offset / a, 0), slope=-a / b, **style)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, help="the picture: .png, .svg or .pdf")
+    draw_boundaries(parser.parse_args().out, simulate())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,12 +1,13 @@
 """Pure level sets: fast against slow, closed forms, and Lemma 1's promise kept where its premise holds."""
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
 
+from level_sets_figure import Constants, draw_level_sets, largest_noise, measure, pure_size, running_mean, simulate
 from unflip.noise.pmd import BinaryPmd
-from unflip.reproduce.level_sets import Constants, largest_noise, measure, pure_size, running_mean, simulate
 
 NOISE = BinaryPmd(t0=0.3, c1=1.0, c2=1.0, level=0.6)
 
@@ -104,3 +105,8 @@ def test_the_proof_carries_less_far_than_the_premise() -> None:
 def test_the_same_seed_gives_the_same_rounds() -> None:
     assert simulate(3, examples=2000, seed=1) == simulate(3, examples=2000, seed=1)
     assert simulate(3, examples=2000, seed=1) != simulate(3, examples=2000, seed=2)
+
+
+def test_both_panels_are_drawn(tmp_path: Path) -> None:
+    draw_level_sets(tmp_path / "l.svg", simulate(12, examples=5000))
+    assert "<!-- Growth per round -->" in (tmp_path / "l.svg").read_text()

@@ -1,5 +1,9 @@
-"""The pure level set of Lemma 1 and its growth, measured on a problem with known posterior."""
+"""Draw the figure of docs/ideas.md on Lemma 1: the pure level set and its growth, where the posterior is known.
 
+python pages/level_sets_figure.py docs/images/level-set.png
+"""
+
+import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -185,3 +189,13 @@ def draw_level_sets(path: Path, rounds: Sequence[Round]) -> None:
     for axes in (left, right):
         axes.legend(fontsize="small")
     save(figure, path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, help="the picture: .png, .svg or .pdf")
+    draw_level_sets(parser.parse_args().out, simulate())
+
+
+if __name__ == "__main__":
+    main()
