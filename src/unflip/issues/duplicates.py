@@ -109,8 +109,8 @@ def find_near_duplicates(audited: AuditInput) -> CheckResult:
     leaders, scores = audited.duplicates.group(len(table))
     keys = audited.duplicates.keys
     rows = np.flatnonzero(np.bincount(leaders)[leaders] > 1)
-    given = np.array(names_of(table, "given_label").to_pylist(), object)
-    groups, differ = _order_groups(leaders[rows], scores[rows], np.unique(given[rows], return_inverse=True)[1])
+    given = np.array([name if name is not None else "no label" for name in names_of(table, "given_label").to_pylist()])
+    groups, differ = _order_groups(leaders[rows], scores[rows], table["given_label"].to_numpy()[rows])
     ids = table["id"].to_pylist()
     order = np.argsort(groups, kind="stable")
     starts = np.searchsorted(groups[order], np.arange(len(groups) + 1))
@@ -137,9 +137,13 @@ def _how(equal: bool) -> str:
 
 
 def _order_groups(groups: Array, scores: Array, labels: Array) -> tuple[Array, Array]:
-    """Return group numbers (m,) in listing order (different labels first, then by score), and which groups differ."""
+    """Return group numbers (m,) in listing order (different labels first, then by score), and which groups differ.
+
+    Examples without a label, -1, differ from none.
+    """
     _, numbers = np.unique(groups, return_inverse=True)
-    differ = np.bincount(np.unique(np.stack([numbers, labels]), axis=1)[0]) > 1
+    labeled = np.stack([numbers, labels])[:, labels >= 0]
+    differ = np.bincount(np.unique(labeled, axis=1)[0], minlength=int(numbers.max(initial=-1)) + 1) > 1
     best = np.zeros(len(differ))
     np.maximum.at(best, numbers, scores)
     rank = np.lexsort((-best, ~differ)).argsort()
@@ -205,7 +209,8 @@ def score_pairs(
         pairs (p, 2) of positions in ``chosen``, their similarity (p,), and the threshold for near-duplicates.
     """
     rows = _Stacked(features, chosen)
-    images = [part for part in originals if isinstance(part, ImageFiles) or len(part.shape) == _IMAGE_AXES]
+    pictures = [part for part in originals if not isinstance(part, Table)]
+    images = [part for part in pictures if isinstance(part, ImageFiles) or len(part.shape) == _IMAGE_AXES]
     if images and encoding is not None and encoding.encoder == "images":
         similarity_of = similarity.picture_similarity(images, track)
         pairs, closeness = _neighbors(rows)
