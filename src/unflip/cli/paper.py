@@ -128,3 +128,16 @@ def _counts(progress: "Progress") -> str:
     done, running, failed = len(progress.seconds), len(progress.running), len(progress.failed)
     left = f" (about {duration(progress.seconds_left() or 0)})" if progress.seconds and progress.left else ""
     return f"{done} done, {running} running, {failed} failed, {progress.left} left{left}"
+
+
+@paper_app.command()
+def label_error_benchmark(
+    folder: Annotated[Path, typer.Argument(help="A clone of cleanlab/label-error-detection-benchmarks.")],
+) -> None:
+    """Find label errors on cleanlab's public benchmark, with the same predicted probabilities.
+
+    Example: unflip paper label-error-benchmark label-error-detection-benchmarks
+    """
+    from unflip.reproduce.label_errors import label_error_benchmark as benchmark
+
+    print(benchmark(folder))  # noqa: T201
