@@ -32,7 +32,7 @@ COLORS = 128  # of a palette: the pages have few, and files stay small
 
 def follow_tutorial(folder: Path) -> Path:
     """Make the pictures of the tutorial, clean them as its command does, and return the run."""
-    for code in re.findall(r"```python\n(.*?)```", (DOCS / "tutorial.md").read_text("utf-8"), re.DOTALL)[:2]:
+    for code in re.findall(r"```python\n(.*?)```", (DOCS / "images.md").read_text("utf-8"), re.DOTALL)[:2]:
         subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
     command = [sys.executable, "-m", "unflip", "clean", "photos", "--out", "runs/first", "--quiet"]
     subprocess.run(command, cwd=folder, check=True)

@@ -23,7 +23,7 @@ RESULTS = ROOT / "docs" / "results"
 def test_every_table_is_what_its_command_prints(page: str, tables: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     page_tables = importlib.import_module("page_tables")
-    text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
+    text = (RESULTS / f"{page}.md").read_text("utf-8")
     assert text.count("<!-- unflip paper table ") == tables
     assert page_tables.fill(text) == text
 
@@ -32,7 +32,7 @@ def test_every_cell_of_own_data_comes_from_its_file(monkeypatch: pytest.MonkeyPa
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     own_data_table = importlib.import_module("own_data_table")
     lines = [json.loads(line) for line in (RESULTS / "own-data.jsonl").read_text("utf-8").splitlines()]
-    page = (ROOT / "docs" / "own-data-results.md").read_text("utf-8")
+    page = (RESULTS / "own-data.md").read_text("utf-8")
     assert page.count("<!-- tables -->") == 1
     assert own_data_table.fill(page, lines) == page
 
@@ -41,7 +41,7 @@ def test_every_cell_of_raw_data_comes_from_its_file(monkeypatch: pytest.MonkeyPa
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     raw_data_table = importlib.import_module("raw_data_table")
     lines = [json.loads(line) for line in (RESULTS / "raw-data.jsonl").read_text("utf-8").splitlines()]
-    page = (ROOT / "docs" / "raw-data-results.md").read_text("utf-8")
+    page = (RESULTS / "raw-data.md").read_text("utf-8")
     assert page.count("<!-- tables -->") == 1
     assert raw_data_table.fill(page, lines) == page
 
@@ -50,7 +50,7 @@ def test_every_cell_of_the_noise_rate_comes_from_its_file(monkeypatch: pytest.Mo
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     noise_rate_table = importlib.import_module("noise_rate_table")
     lines = [json.loads(line) for line in (RESULTS / "noise-rate.jsonl").read_text("utf-8").splitlines()]
-    page = (ROOT / "docs" / "noise-rate.md").read_text("utf-8")
+    page = (RESULTS / "noise-rate.md").read_text("utf-8")
     assert page.count("<!-- noise rate -->") == 1
     assert noise_rate_table.fill(page, lines) == page
 
@@ -59,7 +59,7 @@ def test_every_cell_of_reviewed_samples_comes_from_its_file(monkeypatch: pytest.
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     review_sample = importlib.import_module("review_sample")
     lines = [json.loads(line) for line in (RESULTS / "review-sample.jsonl").read_text("utf-8").splitlines()]
-    page = (ROOT / "docs" / "noise-rate.md").read_text("utf-8")
+    page = (RESULTS / "noise-rate.md").read_text("utf-8")
     assert page.count("<!-- review sample -->") == 1
     assert review_sample.fill(page, lines) == page
 
@@ -68,7 +68,7 @@ def test_every_table_of_the_ensemble_comes_from_its_file(monkeypatch: pytest.Mon
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     ensemble_tables = importlib.import_module("ensemble_tables")
     lines = [json.loads(line) for line in (RESULTS / "ensemble.jsonl").read_text("utf-8").splitlines()]
-    page = (ROOT / "docs" / "unflip.md").read_text("utf-8")
+    page = (RESULTS / "unflip.md").read_text("utf-8")
     assert page.count("<!-- ensemble ") == 3
     assert ensemble_tables.fill(page, lines) == page
 
@@ -77,7 +77,7 @@ def test_every_table_of_the_review_curve_comes_from_its_file(monkeypatch: pytest
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     review_curve = importlib.import_module("review_curve")
     lines = [json.loads(line) for line in (RESULTS / "review-curve.jsonl").read_text("utf-8").splitlines()]
-    page = (ROOT / "docs" / "review.md").read_text("utf-8")
+    page = (RESULTS / "review.md").read_text("utf-8")
     assert page.count("<!-- curve ") == 2
     assert review_curve.fill(page, lines) == page
 
@@ -86,7 +86,7 @@ def test_every_table_of_quality_comes_from_its_file(monkeypatch: pytest.MonkeyPa
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     quality_table = importlib.import_module("quality_table")
     lines = [json.loads(line) for line in (RESULTS / "quality.jsonl").read_text("utf-8").splitlines()]
-    page = (ROOT / "docs" / "audit.md").read_text("utf-8")
+    page = (RESULTS / "quality.md").read_text("utf-8")
     assert page.count("<!-- quality ") == 4
     assert quality_table.fill(page, lines) == page
 
@@ -95,7 +95,7 @@ def test_the_table_of_outliers_comes_from_its_file(monkeypatch: pytest.MonkeyPat
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     outliers_table = importlib.import_module("outliers_table")
     lines = [json.loads(line) for line in (RESULTS / "outliers.jsonl").read_text("utf-8").splitlines()]
-    page = (ROOT / "docs" / "audit.md").read_text("utf-8")
+    page = (RESULTS / "outliers.md").read_text("utf-8")
     assert page.count("<!-- outliers -->") == 1
     assert outliers_table.fill(page, lines) == page
 
@@ -173,9 +173,9 @@ def test_the_readme_shows_the_means() -> None:
         means = compare(paper_table(table), lines, show=show, methods=names).mean().values()
         column = [cells[titles.index(title)] for cells in shown.values()]
         assert column == [str(number.mean) if number else "" for number in means], title
-    for title, page in (("small data", "own-data-results"), ("texts, photos, tables", "raw-data-results")):
+    for title, page in (("small data", "own-data"), ("texts, photos, tables", "raw-data")):
         place = titles.index(f"test accuracy, {title}")
-        found = re.findall(r"\d+\.\d+", _first_mean((ROOT / "docs" / f"{page}.md").read_text("utf-8")))
+        found = re.findall(r"\d+\.\d+", _first_mean((RESULTS / f"{page}.md").read_text("utf-8")))
         assert {name: cells[place] for name, cells in shown.items() if cells[place]} == {
             "unflip": found[0],
             "cleanlab 2.9": max(found[1:]),  # around logistic regression, its better one
@@ -191,6 +191,6 @@ def test_every_table_of_duplicates_comes_from_its_file(monkeypatch: pytest.Monke
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     duplicates_table = importlib.import_module("duplicates_table")
     lines = [json.loads(line) for line in (RESULTS / "duplicates.jsonl").read_text("utf-8").splitlines()]
-    page = (ROOT / "docs" / "audit.md").read_text("utf-8")
+    page = (RESULTS / "duplicates.md").read_text("utf-8")
     assert page.count("<!-- duplicates -->") == 1
     assert duplicates_table.fill(page, lines) == page
