@@ -21,6 +21,7 @@ def test_there_are_commands_of_every_kind_and_nothing_else() -> None:
     assert {line.split()[1] for line in commands if line.startswith("unflip")} == {
         "clean",
         "review",
+        "apply",
         "predict",
     }
 
