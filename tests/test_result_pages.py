@@ -1,7 +1,6 @@
 """The pages with results show what the result files hold, and nothing else."""
 
 import importlib
-import itertools
 import json
 import re
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from unflip.methods import methods
 from unflip.reproduce.grid import read_grid
 from unflip.reproduce.paper_numbers import paper_table
 from unflip.reproduce.tables import compare, read_results
@@ -19,11 +17,13 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
 
 
-@pytest.mark.parametrize(("page", "tables"), [("features", 7), ("paper-tables", 3), ("unflip", 6)])
+@pytest.mark.parametrize(
+    ("page", "tables"), [("results/features", 7), ("results/paper-tables", 3), ("results/unflip", 6), ("paper", 1)]
+)
 def test_every_table_is_what_its_command_prints(page: str, tables: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     page_tables = importlib.import_module("page_tables")
-    text = (RESULTS / f"{page}.md").read_text("utf-8")
+    text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
     assert text.count("<!-- unflip paper table ") == tables
     assert page_tables.fill(text) == text
 
@@ -152,39 +152,53 @@ def test_a_sweep_adds_its_cells_to_those_of_an_earlier_one(monkeypatch: pytest.M
     assert lines[0]["curves"] == {"test": [0.6123], "noisy_val": [0.5], "labels": [0.7]}
 
 
-def test_the_readme_shows_the_means() -> None:
-    rows = [
-        [cell.strip(" *") for cell in row.split("|")[1:-1]]
-        for row in (ROOT / "README.md").read_text("utf-8").splitlines()
-    ]
-    start = next(i for i, row in enumerate(rows) if row[:1] == ["method"])
-    titles, shown = rows[start][1:], {row[0]: row[1:] for row in itertools.takewhile(bool, rows[start + 2 :])}
-    names = [name.removesuffix(" 2.9") for name in shown]
+def test_the_means_are_those_of_the_studies() -> None:
     lines = read_results([RESULTS / "features.jsonl", RESULTS / "cleanlab.jsonl"])
-    measured = {line["axes"]["method"] for line in lines}
-    assert {*names} == {*methods.names(), "cleanlab"} & measured
-    kinds: dict[str, tuple[str, str]] = {
-        "test accuracy, PMD noise": ("1", "selected"),
-        "test accuracy, hybrid noise": ("2", "selected"),
-        "labels right, PMD noise": ("1", "labels"),
-        "label quality, PMD noise": ("1", "quality"),
-    }
-    for title, (table, show) in kinds.items():
-        means = compare(paper_table(table), lines, show=show, methods=names).mean().values()
-        column = [cells[titles.index(title)] for cells in shown.values()]
-        assert column == [str(number.mean) if number else "" for number in means], title
-    for title, page in (("small data", "own-data"), ("texts, photos, tables", "raw-data")):
-        place = titles.index(f"test accuracy, {title}")
-        found = re.findall(r"\d+\.\d+", _first_mean((RESULTS / f"{page}.md").read_text("utf-8")))
-        assert {name: cells[place] for name, cells in shown.items() if cells[place]} == {
-            "unflip": found[0],
-            "cleanlab 2.9": max(found[1:]),  # around logistic regression, its better one
-        }
+    names = ["unflip", "dividemix-m", "mddc", "cleanlab", "standard"]
+
+    def features(table: str, show: str) -> dict[str, str]:
+        means = compare(paper_table(table), lines, show=show, methods=names).mean()
+        return {name: str(number.mean) for name, number in means.items() if number}
+
+    shown = _rows((ROOT / "docs" / "results.md").read_text("utf-8"), 4)
+    for (table, show, next_best), row in zip(
+        [
+            ("1", "selected", "dividemix-m"),
+            ("1", "labels", "mddc"),
+            ("1", "quality", "dividemix-m"),
+            ("2", "selected", "mddc"),
+        ],
+        shown,
+        strict=False,
+    ):
+        means = features(table, show)
+        others = [means[name] for name in names if name in means and name not in ("unflip", "cleanlab", "standard")]
+        assert row == [
+            means["unflip"],
+            f"{means[next_best]} `{next_best}`",
+            means.get("cleanlab", ""),
+            means["standard"],
+        ]
+        assert means[next_best] == max(others)
+    small, raw = (_means((RESULTS / f"{name}.md").read_text("utf-8")) for name in ("own-data", "raw-data"))
+    assert shown[4] == [small[0][0], "", max(small[0][1:]), ""]
+    assert shown[5] == [raw[0][0], "", raw[0][1], ""]
+    test, labels = features("1", "selected"), features("1", "labels")
+    given = features("1", "labels")["standard"]  # which changes none
+    first, second, *_ = _rows((ROOT / "README.md").read_text("utf-8"), 5)
+    assert first == [given, labels["unflip"], labels["cleanlab"], test["unflip"], test["cleanlab"]]
+    assert second[1:] == [raw[1][0], raw[1][1], raw[0][0], raw[0][1]]
 
 
-def _first_mean(page: str) -> str:
-    """Return the means of the first table of a page whose tables other tests compare with their files."""
-    return next(line for line in page.splitlines() if line.startswith("| mean |"))
+def _rows(page: str, count: int) -> list[list[str]]:
+    """Return the last ``count`` cells of each row of a page's first table with that many numbers or gaps."""
+    rows = [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
+    return [row[-count:] for row in rows if re.fullmatch(r"[\d.]+", row[-count])]
+
+
+def _means(page: str) -> list[list[str]]:
+    """Return the means of the tables of a page that other tests compare with their files."""
+    return [re.findall(r"\d+\.\d+", line) for line in page.splitlines() if line.startswith("| mean |")]
 
 
 def test_every_table_of_duplicates_comes_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,12 @@ from helpers import Outcome
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def blocks(page: Path) -> list[tuple[str, str]]:
-    """Return the language and the text of every block of a page."""
-    return re.findall(r"^```(\w+)\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+def blocks(page: Path, section: str | None = None) -> list[tuple[str, str]]:
+    """Return the language and the text of every block of a page, or of one of its sections."""
+    text = page.read_text("utf-8")
+    if section is not None:
+        text = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    return re.findall(r"^```(\w+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 def run_page(page: Path, cli: Callable[..., Outcome], capsys: pytest.CaptureFixture[str]) -> int:
