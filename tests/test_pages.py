@@ -1,5 +1,6 @@
 """Pages whose code a reader types: all of it runs, and prints what the page shows."""
 
+import csv
 import json
 import re
 import signal
@@ -14,7 +15,7 @@ import torch
 
 import unflip
 from helpers import Outcome, blobs, quick_train, write_npz
-from page_blocks import DOCS, blocks, run_page
+from page_blocks import DOCS, blocks, masked, run_page
 from unflip.compute import repair_torchvision
 from unflip.reproduce.grid import read_grid
 from unflip.reproduce.paper_numbers import paper_table
@@ -29,7 +30,7 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 @pytest.mark.filterwarnings("ignore")  # of cleanlab and scikit-learn, as a reader sees them
-@pytest.mark.parametrize(("page", "outputs"), [("tables", 5), ("texts", 7), ("others", 3)])
+@pytest.mark.parametrize(("page", "outputs"), [("tables", 5), ("texts", 8), ("others", 3)])
 def test_a_page_does_what_it_says(
     page: str, outputs: int, cli: Callable[..., Outcome], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,6 +102,25 @@ def test_labels_go_to_other_tools_and_come_back(
     assert len(Path("reviewed.csv").read_text("utf-8").splitlines()) == 31
     result = json.loads(Path("runs/again/result.json").read_text("utf-8"))
     assert result["reviewed"] == 30
+
+
+def test_columns_are_read_as_the_page_shows(cli: Callable[..., Outcome]) -> None:
+    random = np.random.default_rng(0)
+    words = ["late", "order", "asked", "again", "about", "price", "was", "happy", "with", "help", "no", "reply", "yet"]
+    zips = sorted({f"{code:05}" for code in random.integers(1000, 99999, 180)})
+    with Path("table.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["customer", "age", "plan", "paid", "since", "revenue", "zip", "note", "churned"])
+        for i in range(1000):
+            age, paid = "" if i % 30 == 0 else random.integers(18, 90), "" if i == 5 else random.integers(2)
+            since = np.datetime64("2020-01-01") + random.integers(1000)
+            row = [f"c-{i:04}", age, random.choice(["basic", "free", "pro", "team"]), paid, since]
+            money = f"€{random.uniform(3, 98_204):,.2f}"
+            writer.writerow([*row, money, random.choice(zips), " ".join(random.choice(words, 5)), "ny"[i % 2]])
+    shown = next(text for _, text in blocks(DOCS / "your-data.md") if text.startswith("  customer"))
+    printed = cli("clean", "table.csv", "--label-column", "churned", "--out", "run", "--dry-run").out
+    lines = [line for line in printed.splitlines() if line.startswith("  ")]
+    assert masked("\n".join(lines)) == masked(shown)
 
 
 def test_the_grid_of_table_1_has_its_rows() -> None:

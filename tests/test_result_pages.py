@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from unflip.methods import methods
 from unflip.reproduce.grid import read_grid
 from unflip.reproduce.paper_numbers import paper_table
 from unflip.reproduce.tables import compare, read_results
@@ -154,46 +155,30 @@ def test_a_sweep_adds_its_cells_to_those_of_an_earlier_one(monkeypatch: pytest.M
 
 def test_the_means_are_those_of_the_studies() -> None:
     lines = read_results([RESULTS / "features.jsonl", RESULTS / "cleanlab.jsonl"])
-    names = ["unflip", "dividemix-m", "mddc", "cleanlab", "standard"]
+    names = [name for name in [*methods.names(), "cleanlab"] if name in {line["axes"]["method"] for line in lines}]
 
     def features(table: str, show: str) -> dict[str, str]:
         means = compare(paper_table(table), lines, show=show, methods=names).mean()
         return {name: str(number.mean) for name, number in means.items() if number}
 
-    shown = _rows((ROOT / "docs" / "results.md").read_text("utf-8"), 4)
-    for (table, show, next_best), row in zip(
-        [
-            ("1", "selected", "dividemix-m"),
-            ("1", "labels", "mddc"),
-            ("1", "quality", "dividemix-m"),
-            ("2", "selected", "mddc"),
-        ],
-        shown,
-        strict=False,
-    ):
-        means = features(table, show)
-        others = [means[name] for name in names if name in means and name not in ("unflip", "cleanlab", "standard")]
-        assert row == [
-            means["unflip"],
-            f"{means[next_best]} `{next_best}`",
-            means.get("cleanlab", ""),
-            means["standard"],
-        ]
-        assert means[next_best] == max(others)
+    test, labels, quality, hybrid = (
+        features(*of) for of in (("1", "selected"), ("1", "labels"), ("1", "quality"), ("2", "selected"))
+    )
     small, raw = (_means((RESULTS / f"{name}.md").read_text("utf-8")) for name in ("own-data", "raw-data"))
-    assert shown[4] == [small[0][0], "", max(small[0][1:]), ""]
-    assert shown[5] == [raw[0][0], "", raw[0][1], ""]
-    test, labels = features("1", "selected"), features("1", "labels")
-    given = features("1", "labels")["standard"]  # which changes none
+    shown = _rows((ROOT / "docs" / "results.md").read_text("utf-8"), 4)
+    for means, row in zip((test, labels, quality, hybrid), shown, strict=False):
+        best = max((name for name in means if name != "unflip"), key=means.__getitem__)
+        assert row == [means["unflip"], f"{means[best]} `{best}`", means.get("cleanlab", ""), means["standard"]]
+    assert shown[4:] == [[small[0][0], "", max(small[0][1:]), ""], [raw[0][0], "", raw[0][1], ""]]
     first, second, *_ = _rows((ROOT / "README.md").read_text("utf-8"), 5)
-    assert first == [given, labels["unflip"], labels["cleanlab"], test["unflip"], test["cleanlab"]]
-    assert second[1:] == [raw[1][0], raw[1][1], raw[0][0], raw[0][1]]
+    assert first == [labels["standard"], labels["unflip"], labels["cleanlab"], test["unflip"], test["cleanlab"]]
+    assert second[1:] == [*raw[1], *raw[0]]
 
 
 def _rows(page: str, count: int) -> list[list[str]]:
-    """Return the last ``count`` cells of each row of a page's first table with that many numbers or gaps."""
+    """Return the last ``count`` cells of all rows of tables in which the first of these is a number."""
     rows = [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
-    return [row[-count:] for row in rows if re.fullmatch(r"[\d.]+", row[-count])]
+    return [row[-count:] for row in rows if len(row) > count and re.fullmatch(r"[\d.]+", row[-count])]
 
 
 def _means(page: str) -> list[list[str]]:

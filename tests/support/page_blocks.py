@@ -33,8 +33,8 @@ def run_page(page: Path, cli: Callable[..., Outcome], capsys: pytest.CaptureFixt
     printed, shown = "", 0
     for language, text in blocks(page):
         if language == "text":
-            pattern = re.escape(_masked(text)).replace(re.escape("\n...\n"), "\n(?:.*\n)*")
-            assert re.fullmatch(pattern, _masked(printed)), (page.name, printed)
+            pattern = re.escape(masked(text)).replace(re.escape("\n...\n"), "\n(?:.*\n)*")
+            assert re.fullmatch(pattern, masked(printed)), (page.name, printed)
             shown += 1
         elif language == "python":
             capsys.readouterr()
@@ -45,7 +45,8 @@ def run_page(page: Path, cli: Callable[..., Outcome], capsys: pytest.CaptureFixt
     return shown
 
 
-def _masked(output: str) -> str:
+def masked(output: str) -> str:
+    """Return an output with single spaces, and # for every number."""
     lines = (re.sub(r"\d[\d.,e-]*", "#", " ".join(line.split())) for line in output.splitlines())
     return "\n".join(lines)
 
