@@ -201,7 +201,7 @@ def figures(*names: str) -> str:
     for title, show in (("training labels right", "labels"), ("area under the ROC curve of label quality", "quality")):
         compared = _compare("1", show, names)
         rows.append([f"{title}, PMD noise (12)", *(_text(number) for number in compared.mean().values())])
-    return table(["test accuracy, means over settings, percent", *(f"`{name}`" for name in names)], rows)
+    return table(["means, percent", *(f"`{name}`" for name in names)], rows)
 
 
 def gains() -> str:
