@@ -51,8 +51,8 @@ def terminal(page: "Page", folder: Path, *commands: str) -> Iterator[Frame]:
 def review(browser: "Browser", run: Path) -> Iterator[Frame]:
     """Yield frames of the review page: a flower is removed, suggestions are accepted, one example is opened."""
     with serve(run) as address:
-        wide = {"width": round(SIZE[0] / SCALE), "height": round(SIZE[1] / SCALE)}
-        page = browser.new_page(viewport=wide, device_scale_factor=SCALE)
+        width, height = (round(side / SCALE) for side in SIZE)
+        page = browser.new_page(viewport={"width": width, "height": height}, device_scale_factor=SCALE)
         page.goto(address)
         page.wait_for_selector("main img")
         page.wait_for_load_state("networkidle")

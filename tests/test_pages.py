@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def test_label_correction_in_a_loop_of_ones_own_makes_labels_better(
 
 
 @pytest.mark.parametrize("kind", ["mean", "covariance"])
-def test_the_twenty_lines_of_the_paper_draw_from_the_same_gaussians(kind: str) -> None:
+def test_the_twenty_lines_of_the_paper_draw_from_the_same_gaussians(kind: Literal["mean", "covariance"]) -> None:
     (text,) = [text for language, text in blocks(DOCS / "paper.md") if language == "python"]
     names: dict[str, Any] = {}
     exec(text, names)
