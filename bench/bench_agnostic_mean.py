@@ -12,8 +12,8 @@ from unflip.stats.robust_mean import class_agnostic_means
 CASES = ((10, 4_500, 512, 1.5), (100, 450, 512, 2.0), (10, 4_500, 256, 1.5), (100, 450, 256, 1.5))
 """Classes, members, features, and how many times as fast as the direct recursion we must at least be, at best.
 
-The limits with 512 features are the targets it was written for. Those with 256 are what docs/agnostic-mean.md shows,
-2.1 times, less 30 % for another machine.
+The limits with 512 features are the targets it was written for. Those with 256 are what
+docs/results/robust-mean.md shows, 2.1 times, less 30 % for another machine.
 """
 PAIRS = 7
 

@@ -1,4 +1,4 @@
-"""Print the tables of docs/agnostic-mean.md: errors of robust means on contaminated Gaussians.
+"""Print the tables of docs/results/robust-mean.md: errors of robust means on contaminated Gaussians.
 
 N(mu, I) with mu = (1, -1, 1, -1, ...), across the direction of the clusters, and n = 4,500; the error is the distance
 from mu, averaged over seeds 0, 1, ...

@@ -1,4 +1,4 @@
-"""Draw the figure of docs/ideas.md on decision boundaries: how draws from calibrated class Gaussians move them.
+"""Draw the figure of docs/paper.md on decision boundaries: how draws from calibrated class Gaussians move them.
 
 The problem is one whose best boundary is known.
 

@@ -1,6 +1,6 @@
 """Are near-duplicates found? Copies are made on purpose, and looked for.
 
-    UNFLIP_DATA=FOLDER python pages/duplicates_table.py docs/results/duplicates.jsonl --page docs/audit.md
+    UNFLIP_DATA=FOLDER python pages/duplicates_table.py docs/results/duplicates.jsonl --page docs/results/duplicates.md
 
 FOLDER holds trashnet/ (TrashNet, one folder per class), cifar-10-batches-bin/ and banking77/train.csv. To all 2,527
 photos of TrashNet, the first 3,000 training images of CIFAR-10 or all 10,003 questions of BANKING77 come 100 copies of

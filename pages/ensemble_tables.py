@@ -1,6 +1,6 @@
 """Cross-fitted ensemble of `unflip`: unequal classes, an ablation, and other methods with as many networks.
 
-    UNFLIP_DATA=FOLDER python pages/ensemble_tables.py docs/results/ensemble.jsonl --page docs/unflip.md
+    UNFLIP_DATA=FOLDER python pages/ensemble_tables.py docs/results/ensemble.jsonl --page docs/results/unflip.md
 
 - `unequal`: CIFAR-10 features, class c keeps `4,500 ratio^(-c/9)` of the first 45,000 examples;
   `test` weights the classes as in training, `balanced` equally

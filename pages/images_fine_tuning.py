@@ -1,4 +1,4 @@
-"""A fine-tuned network against its frozen features on CIFAR-10 at 112 pixels; fills docs/images.md.
+"""A fine-tuned network against its frozen features on CIFAR-10 at 112 pixels; fills docs/results/images.md.
 
     python pages/images_fine_tuning.py --prepare DATA  # write DATA/cifar10-1500 from DATA/cifar10 (binary) and DATA/pmd
     python pages/images_fine_tuning.py --sweep SWEEP   # take over what `unflip paper sweep images/fine-tuning` finished

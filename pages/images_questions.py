@@ -1,4 +1,4 @@
-"""What the comparison from pixels leaves open, one option changed at a time; fills docs/images.md.
+"""What the comparison from pixels leaves open, one option changed at a time; fills docs/results/images.md.
 
     python pages/images_questions.py --sweep SWEEP   # take over what `unflip paper sweep images/questions` has finished
     python pages/images_questions.py                 # the table, from docs/results/images-{questions,scratch}.jsonl

@@ -1,4 +1,4 @@
-"""What the scripts of docs/images.md share: lines of finished cells with their curves, and tables in the page."""
+"""What the scripts of docs/results/images.md share: lines of finished cells with their curves, and its tables."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 from unflip.reproduce.grid import read_grid
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "images.md"
+PAGE = ROOT / "docs" / "results" / "images.md"
 CURVES = {"test": "test_accuracy", "noisy_val": "val_accuracy", "labels": "label_accuracy"}
 KEPT = ("axes", "cell", "test_accuracy", "label_accuracy", "quality_auroc", "seconds")
 Line = dict[str, Any]

@@ -1,4 +1,4 @@
-"""Methods on CIFAR-10 learned from pixels, where `standard` memorizes wrong labels; fills docs/images.md.
+"""Methods on CIFAR-10 learned from pixels, where `standard` memorizes wrong labels; fills docs/results/images.md.
 
     python pages/images_scratch.py                 # tables and curves, from docs/results/images-{regime,scratch}.jsonl
     python pages/images_scratch.py --sweep SWEEP   # first take over what `unflip paper sweep images/cifar10` finished

@@ -5,7 +5,7 @@
 UNFLIP_CIFAR holds CIFAR-10 in one of its official layouts, UNFLIP_DATA the published labels as `pmd/*.npy`. The first
 20,000 images, PMD type I 35 %, `preact_resnet8`, 15 epochs, one seed, one thread, last epoch. The preset `cifar10` is
 for GPUs. So few epochs ask for a higher learning rate that falls, and for a warm-up that lasts beyond the fall; chosen
-by noisy validation (docs/images.md). All else is the methods' defaults.
+by noisy validation (docs/results/images.md). All else is the methods' defaults.
 """
 
 import argparse

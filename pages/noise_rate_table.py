@@ -1,6 +1,6 @@
 """How many labels are wrong, and are they better or worse after correction? UnflipClassifier with its defaults.
 
-    UNFLIP_DATA=FOLDER python pages/noise_rate_table.py docs/results/noise-rate.jsonl --page docs/noise-rate.md
+    UNFLIP_DATA=FOLDER python pages/noise_rate_table.py docs/results/noise-rate.jsonl --page docs/results/noise-rate.md
 
 Small data of scikit-learn as a whole (`mixed breast cancer` has categories, dates and gaps, see raw_data_table.py),
 TrashNet and BANKING77 with the default encoders, and the first 2,000, 10,000 or 45,000 frozen training features of

@@ -1,7 +1,7 @@
 """Outliers: what is flagged in data without any, and found where foreign examples are mixed in; Datalab's beside it.
 
     UNFLIP_DATA=FOLDER UNFLIP_CIFAR=FOLDER python pages/outliers_table.py docs/results/outliers.jsonl \
-      --page docs/audit.md --keep FOLDER
+      --page docs/results/outliers.md --keep FOLDER
 
 Eight data sets as they are, and ten mixtures (`ROWS`). Mixtures of CIFAR and TrashNet are embedded by
 efficientnet-lite0, texts by wordllama, tables by unflip's encoder of tables; both checks get the same features. A line

@@ -1,6 +1,6 @@
 """UnflipClassifier against cleanlab's CleanLearning, on small data and frozen features.
 
-    UNFLIP_DATA=FOLDER python pages/own_data_table.py docs/results/own-data.jsonl --page docs/own-data-results.md
+    UNFLIP_DATA=FOLDER python pages/own_data_table.py docs/results/own-data.jsonl --page docs/results/own-data.md
 
 Three ways, each with its defaults: UnflipClassifier; CleanLearning around the same network, which is
 `UnflipClassifier("standard")`; CleanLearning around scikit-learn's logistic regression on standardized columns.

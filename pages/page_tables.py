@@ -1,6 +1,6 @@
 """Fill the tables of pages from result files.
 
-    python pages/page_tables.py docs/features.md docs/unflip.md
+    python pages/page_tables.py docs/results/*.md
 
 In a page, the output of a command in Markdown is between `<!-- unflip paper table ARGUMENTS -->` and `<!-- end -->`.
 Paths in the arguments are relative to the root of the repository.

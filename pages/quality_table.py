@@ -1,6 +1,6 @@
 """Is quality a probability? Reliability of label quality where the true labels are known.
 
-    UNFLIP_DATA=FOLDER python pages/quality_table.py docs/results/quality.jsonl --page docs/audit.md \
+    UNFLIP_DATA=FOLDER python pages/quality_table.py docs/results/quality.jsonl --page docs/results/quality.md \
       --figure docs/images/quality.png --others docs/images/quality-methods.png
 
 - `grid`: every setting of the grids features/cifar10 and features/cifar100, `unflip` with three seeds, other methods

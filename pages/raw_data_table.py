@@ -1,6 +1,6 @@
 """Raw texts, photos and mixed tables with default encoders, against cleanlab on the same features.
 
-    UNFLIP_DATA=FOLDER python pages/raw_data_table.py docs/results/raw-data.jsonl --page docs/raw-data-results.md
+    UNFLIP_DATA=FOLDER python pages/raw_data_table.py docs/results/raw-data.jsonl --page docs/results/raw-data.md
 
 Data: BANKING77 (its own split), TrashNet (a quarter to test), and three tables made of scikit-learn's data, in which
 columns have become categories, dates, booleans and an identifier, and every column has empty cells. `similar:0.2` gives

@@ -1,6 +1,6 @@
 """Value of reviewed labels: correct labels and test accuracy by the number of decisions and the order of review.
 
-    UNFLIP_DATA=FOLDER python pages/review_curve.py docs/results/review-curve.jsonl --page docs/review.md \
+    UNFLIP_DATA=FOLDER python pages/review_curve.py docs/results/review-curve.jsonl --page docs/results/review.md \
       --figure docs/images/review-curve.png
 
 Digits (three quarters of them, split by seed) and the first 5,000 CIFAR-10 features under PMD noise of type I, and

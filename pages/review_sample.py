@@ -1,6 +1,6 @@
 """A review of a random sample, simulated: how often its interval covers, and how many labels are right afterwards.
 
-    UNFLIP_DATA=FOLDER python pages/review_sample.py docs/results/review-sample.jsonl --page docs/noise-rate.md
+    UNFLIP_DATA=FOLDER python pages/review_sample.py docs/results/review-sample.jsonl --page docs/results/noise-rate.md
 
 `UnflipClassifier` with its defaults is fitted once per data set and noise, seed 0 (data and noise as in
 `noise_rate_table.py`). A reviewer who always knows the truth then looks at the first labels of the order `sample`, of

@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,10 +32,15 @@ REPORT, REVIEW = (1000, 1200), (1280, 760)
 COLORS = 128  # of a palette: the pages have few, and files stay small
 
 
-def follow_tutorial(folder: Path) -> Path:
-    """Make the pictures of the tutorial, clean them as its command does, and return the run."""
-    for code in re.findall(r"```python\n(.*?)```", (DOCS / "tutorial.md").read_text("utf-8"), re.DOTALL)[:2]:
+def make_images(folder: Path) -> None:
+    """Make the images of the tutorial."""
+    for code in re.findall(r"```python\n(.*?)```", (DOCS / "images.md").read_text("utf-8"), re.DOTALL)[:2]:
         subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
+
+
+def follow_tutorial(folder: Path) -> Path:
+    """Make the images of the tutorial, clean them as its command does, and return the run."""
+    make_images(folder)
     command = [sys.executable, "-m", "unflip", "clean", "photos", "--out", "runs/first", "--quiet"]
     subprocess.run(command, cwd=folder, check=True)
     return folder / "runs" / "first"
@@ -56,23 +63,36 @@ def take(
     print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
 
 
-def main() -> None:
+@contextmanager
+def open_browser() -> "Iterator[Browser]":
+    """Start chromium."""
     from playwright.sync_api import sync_playwright
 
     browser_path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser_path is None:
         sys.exit("no chromium on this machine: apt-get install chromium")
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        run = follow_tutorial(Path(folder))
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=FLAGS)
-        take(browser, (run / "report.html").as_uri(), REPORT, IMAGES / "report.png", wait_for="main img")
-        command = [sys.executable, "-u", "-m", "unflip", "review", str(run), "--no-browser", "--reviewer", "you"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-            assert server.stdout is not None
-            address = next(word for line in server.stdout for word in line.split() if word.startswith("http"))
-            take(browser, address, REVIEW, IMAGES / "review.png", wait_for="main img", issue="outlier")
-            server.terminate()
+        yield browser
         browser.close()
+
+
+@contextmanager
+def serve(run: Path) -> Iterator[str]:
+    """Serve the review page of a run, and return its address."""
+    command = [sys.executable, "-u", "-m", "unflip", "review", str(run), "--no-browser", "--reviewer", "you"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        yield next(word for line in server.stdout for word in line.split() if word.startswith("http"))
+        server.terminate()
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder, open_browser() as browser:
+        run = follow_tutorial(Path(folder))
+        take(browser, (run / "report.html").as_uri(), REPORT, IMAGES / "report.png", wait_for="main img")
+        with serve(run) as address:
+            take(browser, address, REVIEW, IMAGES / "review.png", wait_for="main img", issue="outlier")
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@
 A part is between `<!-- generated: NAME ARGUMENT... -->` and `<!-- end -->`.
 """
 
-import re
+import json
 import shlex
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
@@ -80,38 +80,69 @@ def _command(name: str, command: Any) -> str:
     return "\n\n".join(blocks)
 
 
-# Methods
+# Options
 
 
-def options(method: str, *sections: str) -> str:
-    """Return a table of the options that a method reads; of all its sections, or of some."""
-    from unflip.methods.base import (
-        RunShape,
-        find_method,  # not at the top: it imports torch, which most parts do without
-    )
+def options() -> str:
+    """Return a section for every part of the configuration with its options."""
+    from unflip.data import datasets  # not at the top: some import torch, which most parts do without
+    from unflip.nn import networks
+    from unflip.runs.options import Common
 
-    spec, lr = find_method(method), cast("float", "optimizer.lr")
-    usual = spec.options_for(RunShape(1000, lr, of_rows=True))  # shows which defaults are the run's learning rate
+    run = {key: field for key, field in Common.model_fields.items() if key not in ("data", "noise", "optimizer")}
+    blocks = [f"## A run\n\n{_options('', run)}"]
+    for section in ("data", "noise", "optimizer"):
+        kind = cast("Any", Common.model_fields[section].annotation)
+        blocks.append(f"## {section}\n\n{kind.__doc__}\n\n{_options(section, kind.model_fields)}")
+    for section, kind, users in method_sections():
+        text = f"Of {', '.join(f'`{name}`' for name in users)}."
+        blocks.append(f"## {section}\n\n{text}\n\n{_options(section, kind.model_fields, users[0])}")
+    parts = [("network", networks, "timm:resnet18"), ("data", datasets, "")]
+    for title, registry, member in parts:
+        for name in registry.names():
+            fields = registry.load(member if name == "timm" else name).Options.model_fields
+            if fields:
+                blocks.append(f"## {name}\n\nOf `--{title} {name}`.\n\n{_options(name, fields)}")
+    return "\n\n".join(blocks)
+
+
+def method_sections() -> list[tuple[str, Any, list[str]]]:
+    """Return the sections that methods read: name, options, and the methods."""
+    from unflip.methods.base import find_method
+
+    found: dict[str, tuple[Any, list[str]]] = {}
+    for name in methods.names():
+        for section, kind in find_method(name).sections.items():
+            if kind.model_fields:
+                found.setdefault(section, (kind, []))[1].append(name)
+    return [(section, kind, users) for section, (kind, users) in found.items()]
+
+
+def _options(section: str, fields: Mapping[str, Any], method: str | None = None) -> str:
+    from unflip.methods.base import RunShape, find_method
+
+    lr = cast("float", "optimizer.lr")
+    shape = RunShape(1000, lr, of_rows=True)  # shows which defaults are the run's learning rate
+    usual = find_method(method).options_for(shape).get(section, {}) if method else {}
     rows = [
         [
-            f"`{section}.{key}`",
-            f"`{lr}`" if usual.get(section, {}).get(key) == lr else _default(field),
+            f"`{section}.{key}`" if section else f"`{key}`",
+            f"`{lr}`" if usual.get(key) == lr else _default(field),
             _allowed(field),
             " ".join((field.description or "").split()),
         ]
-        for section, kind in spec.sections.items()
-        if not sections or section in sections
-        for key, field in kind.model_fields.items()
+        for key, field in fields.items()
     ]
-    if not rows:
-        return f"`{method}` has no options of its own."
     return table(["`--set` key", "default", "allowed", "meaning"], rows)
 
 
 def _default(field: Any) -> str:
+    if field.is_required():
+        return "required"
     if field.default is None:  # its description explains it
         return "—"
-    return f"`{str(field.default).lower() if isinstance(field.default, bool) else field.default}`"
+    default = list(field.default) if isinstance(field.default, tuple) else field.default
+    return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 
 def _allowed(field: Any) -> str:
@@ -130,7 +161,7 @@ def _kind(annotation: Any) -> str:
     if origin in (Union, UnionType):
         return " or ".join(_kind(kind) for kind in inner if kind is not NoneType)
     if origin is tuple:
-        return f"{_kind(inner[0])}s"
+        return f"list of: {_kind(inner[0])}"
     return {int: "whole number", float: "number", bool: "true or false", str: "text"}[annotation]
 
 
@@ -142,6 +173,9 @@ def _limits(metadata: Iterable[Any]) -> Iterator[Any]:
 def _bound(limit: Any) -> str:
     words = {"gt": "above", "ge": "from", "lt": "below", "le": "up to"}
     return " ".join(f"{word} {getattr(limit, name)}" for name, word in words.items() if hasattr(limit, name))
+
+
+# Methods
 
 
 _GROUPS = {
@@ -166,7 +200,23 @@ def figures(*names: str) -> str:
     for title, show in (("training labels right", "labels"), ("area under the ROC curve of label quality", "quality")):
         compared = _compare("1", show, names)
         rows.append([f"{title}, PMD noise (12)", *(_text(number) for number in compared.mean().values())])
-    return table(["test accuracy, means over settings, percent", *(f"`{name}`" for name in names)], rows)
+    return table(["means, percent", *(f"`{name}`" for name in names)], rows)
+
+
+def gains() -> str:
+    """Return what calibration adds to `plc` under noise of types I, II and III, ours beside the paper's Table 5."""
+    compared = compare(paper_table("5"), _results())
+    rows = []
+    for group, (number, data, noise) in _GROUPS.items():
+        found = [row for row in compared.rows if row.where["data"] == data and row.where["noise"].endswith(noise)]
+        if number == "1":
+            sides = [[getattr(row, side) for row in found] for side in ("ours", "paper")]
+            rows.append([group, *(_gains(cells, name) for name in ("mddc", "cddc") for cells in sides)])
+    return table(["points above PLC, types I, II, III", "MDDC, ours", "paper", "CDDC, ours", "paper"], rows)
+
+
+def _gains(cells: Sequence[Mapping[str, Number]], name: str) -> str:
+    return ", ".join(f"{float(numbers[name].mean - numbers['plc'].mean):+.1f}" for numbers in cells)
 
 
 def _rows(group: str, names: Sequence[str]) -> list[Any]:
@@ -195,25 +245,28 @@ def _results() -> list[Line]:
 
 
 def method_list() -> str:
-    """Return every registered method with its line and its page."""
+    """Return every registered method with its line, and a link to its section of docs/methods.md."""
     ours = [entry for entry in methods if entry.target.startswith("unflip.")]  # not those of other packages
-    rows = [[f"[`{entry.name}`]({page_of(entry.name)})", entry.summary] for entry in ours]
+    rows = [[f"[`{entry.name}`](#{anchor(entry.name)})", entry.summary] for entry in ours]
     return table(["method", "what it does"], rows)
 
 
-def page_of(method: str) -> str:
-    """Return the page below docs/ with the options of a method; there is one for each."""
-    wanted = re.compile(rf"<!-- generated: options {re.escape(method)}[ \w]* -->")
-    pages = [path for path in PAGES if wanted.search(path.read_text("utf-8"))]
-    if len(pages) != 1:
-        raise ValueError(f"method {method}: {len(pages)} pages have `<!-- generated: options {method} -->`, not one")
-    return pages[0].relative_to(DOCS).as_posix()
+def anchor(method: str) -> str:
+    """Return the anchor of a method's section in docs/methods.md."""
+    name = method.rstrip("+")
+    return "calibration" if name in ("mddc", "cddc") or name.endswith(("-m", "-c")) else name
 
 
 def grids() -> str:
     """Return every grid of the package with its line."""
     rows = [[f"`{name}`", grid_text(name).partition("\n")[0].lstrip("# ")] for name in grid_names()]
     return table(["grid", "what it is"], rows)
+
+
+def result() -> str:
+    """Return the keys of result.json, from its schema."""
+    properties = json.loads((DOCS / "result.schema.json").read_text("utf-8"))["properties"]
+    return table(["key", "content"], [[f"`{key}`", value["description"]] for key, value in properties.items()])
 
 
 def source(path: str) -> str:
@@ -225,8 +278,10 @@ _PARTS: dict[str, Callable[..., str]] = {
     "commands": commands,
     "options": options,
     "figures": figures,
+    "gains": gains,
     "methods": method_list,
     "grids": grids,
+    "result": result,
     "source": source,
 }
 

@@ -46,7 +46,7 @@ def test_links_of_notebooks_lead_somewhere() -> None:
 
 
 def test_every_notebook_is_on_the_page() -> None:
-    page = (ROOT / "docs" / "examples.md").read_text("utf-8")
+    page = (ROOT / "docs" / "index.md").read_text("utf-8")
     assert {path.name for path in notebooks()} == set(re.findall(r"examples/([\w-]+\.ipynb)\)", page))
 
 

@@ -1,7 +1,6 @@
 """The pages with results show what the result files hold, and nothing else."""
 
 import importlib
-import itertools
 import json
 import re
 from pathlib import Path
@@ -19,7 +18,9 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
 
 
-@pytest.mark.parametrize(("page", "tables"), [("features", 7), ("paper-tables", 3), ("unflip", 6)])
+@pytest.mark.parametrize(
+    ("page", "tables"), [("results/features", 7), ("results/paper-tables", 3), ("results/unflip", 6), ("paper", 1)]
+)
 def test_every_table_is_what_its_command_prints(page: str, tables: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     page_tables = importlib.import_module("page_tables")
@@ -32,7 +33,7 @@ def test_every_cell_of_own_data_comes_from_its_file(monkeypatch: pytest.MonkeyPa
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     own_data_table = importlib.import_module("own_data_table")
     lines = [json.loads(line) for line in (RESULTS / "own-data.jsonl").read_text("utf-8").splitlines()]
-    page = (ROOT / "docs" / "own-data-results.md").read_text("utf-8")
+    page = (RESULTS / "own-data.md").read_text("utf-8")
     assert page.count("<!-- tables -->") == 1
     assert own_data_table.fill(page, lines) == page
 
@@ -41,7 +42,7 @@ def test_every_cell_of_raw_data_comes_from_its_file(monkeypatch: pytest.MonkeyPa
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     raw_data_table = importlib.import_module("raw_data_table")
     lines = [json.loads(line) for line in (RESULTS / "raw-data.jsonl").read_text("utf-8").splitlines()]
-    page = (ROOT / "docs" / "raw-data-results.md").read_text("utf-8")
+    page = (RESULTS / "raw-data.md").read_text("utf-8")
     assert page.count("<!-- tables -->") == 1
     assert raw_data_table.fill(page, lines) == page
 
@@ -50,7 +51,7 @@ def test_every_cell_of_the_noise_rate_comes_from_its_file(monkeypatch: pytest.Mo
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     noise_rate_table = importlib.import_module("noise_rate_table")
     lines = [json.loads(line) for line in (RESULTS / "noise-rate.jsonl").read_text("utf-8").splitlines()]
-    page = (ROOT / "docs" / "noise-rate.md").read_text("utf-8")
+    page = (RESULTS / "noise-rate.md").read_text("utf-8")
     assert page.count("<!-- noise rate -->") == 1
     assert noise_rate_table.fill(page, lines) == page
 
@@ -59,7 +60,7 @@ def test_every_cell_of_reviewed_samples_comes_from_its_file(monkeypatch: pytest.
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     review_sample = importlib.import_module("review_sample")
     lines = [json.loads(line) for line in (RESULTS / "review-sample.jsonl").read_text("utf-8").splitlines()]
-    page = (ROOT / "docs" / "noise-rate.md").read_text("utf-8")
+    page = (RESULTS / "noise-rate.md").read_text("utf-8")
     assert page.count("<!-- review sample -->") == 1
     assert review_sample.fill(page, lines) == page
 
@@ -68,7 +69,7 @@ def test_every_table_of_the_ensemble_comes_from_its_file(monkeypatch: pytest.Mon
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     ensemble_tables = importlib.import_module("ensemble_tables")
     lines = [json.loads(line) for line in (RESULTS / "ensemble.jsonl").read_text("utf-8").splitlines()]
-    page = (ROOT / "docs" / "unflip.md").read_text("utf-8")
+    page = (RESULTS / "unflip.md").read_text("utf-8")
     assert page.count("<!-- ensemble ") == 3
     assert ensemble_tables.fill(page, lines) == page
 
@@ -77,7 +78,7 @@ def test_every_table_of_the_review_curve_comes_from_its_file(monkeypatch: pytest
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     review_curve = importlib.import_module("review_curve")
     lines = [json.loads(line) for line in (RESULTS / "review-curve.jsonl").read_text("utf-8").splitlines()]
-    page = (ROOT / "docs" / "review.md").read_text("utf-8")
+    page = (RESULTS / "review.md").read_text("utf-8")
     assert page.count("<!-- curve ") == 2
     assert review_curve.fill(page, lines) == page
 
@@ -86,7 +87,7 @@ def test_every_table_of_quality_comes_from_its_file(monkeypatch: pytest.MonkeyPa
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     quality_table = importlib.import_module("quality_table")
     lines = [json.loads(line) for line in (RESULTS / "quality.jsonl").read_text("utf-8").splitlines()]
-    page = (ROOT / "docs" / "audit.md").read_text("utf-8")
+    page = (RESULTS / "quality.md").read_text("utf-8")
     assert page.count("<!-- quality ") == 4
     assert quality_table.fill(page, lines) == page
 
@@ -95,7 +96,7 @@ def test_the_table_of_outliers_comes_from_its_file(monkeypatch: pytest.MonkeyPat
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     outliers_table = importlib.import_module("outliers_table")
     lines = [json.loads(line) for line in (RESULTS / "outliers.jsonl").read_text("utf-8").splitlines()]
-    page = (ROOT / "docs" / "audit.md").read_text("utf-8")
+    page = (RESULTS / "outliers.md").read_text("utf-8")
     assert page.count("<!-- outliers -->") == 1
     assert outliers_table.fill(page, lines) == page
 
@@ -152,45 +153,43 @@ def test_a_sweep_adds_its_cells_to_those_of_an_earlier_one(monkeypatch: pytest.M
     assert lines[0]["curves"] == {"test": [0.6123], "noisy_val": [0.5], "labels": [0.7]}
 
 
-def test_the_readme_shows_the_means() -> None:
-    rows = [
-        [cell.strip(" *") for cell in row.split("|")[1:-1]]
-        for row in (ROOT / "README.md").read_text("utf-8").splitlines()
-    ]
-    start = next(i for i, row in enumerate(rows) if row[:1] == ["method"])
-    titles, shown = rows[start][1:], {row[0]: row[1:] for row in itertools.takewhile(bool, rows[start + 2 :])}
-    names = [name.removesuffix(" 2.9") for name in shown]
+def test_the_means_are_those_of_the_studies() -> None:
     lines = read_results([RESULTS / "features.jsonl", RESULTS / "cleanlab.jsonl"])
-    measured = {line["axes"]["method"] for line in lines}
-    assert {*names} == {*methods.names(), "cleanlab"} & measured
-    kinds: dict[str, tuple[str, str]] = {
-        "test accuracy, PMD noise": ("1", "selected"),
-        "test accuracy, hybrid noise": ("2", "selected"),
-        "labels right, PMD noise": ("1", "labels"),
-        "label quality, PMD noise": ("1", "quality"),
-    }
-    for title, (table, show) in kinds.items():
-        means = compare(paper_table(table), lines, show=show, methods=names).mean().values()
-        column = [cells[titles.index(title)] for cells in shown.values()]
-        assert column == [str(number.mean) if number else "" for number in means], title
-    for title, page in (("small data", "own-data-results"), ("texts, photos, tables", "raw-data-results")):
-        place = titles.index(f"test accuracy, {title}")
-        found = re.findall(r"\d+\.\d+", _first_mean((ROOT / "docs" / f"{page}.md").read_text("utf-8")))
-        assert {name: cells[place] for name, cells in shown.items() if cells[place]} == {
-            "unflip": found[0],
-            "cleanlab 2.9": max(found[1:]),  # around logistic regression, its better one
-        }
+    names = [name for name in [*methods.names(), "cleanlab"] if name in {line["axes"]["method"] for line in lines}]
+
+    def features(table: str, show: str) -> dict[str, str]:
+        means = compare(paper_table(table), lines, show=show, methods=names).mean()
+        return {name: str(number.mean) for name, number in means.items() if number}
+
+    test, labels, quality, hybrid = (
+        features(*of) for of in (("1", "selected"), ("1", "labels"), ("1", "quality"), ("2", "selected"))
+    )
+    small, raw = (_means((RESULTS / f"{name}.md").read_text("utf-8")) for name in ("own-data", "raw-data"))
+    shown = _rows((ROOT / "docs" / "results.md").read_text("utf-8"), 4)
+    for means, row in zip((test, labels, quality, hybrid), shown, strict=False):
+        best = max((name for name in means if name != "unflip"), key=means.__getitem__)
+        assert row == [means["unflip"], f"{means[best]} `{best}`", means.get("cleanlab", ""), means["standard"]]
+    assert shown[4:] == [[small[0][0], "", max(small[0][1:]), ""], [raw[0][0], "", raw[0][1], ""]]
+    first, second, *_ = _rows((ROOT / "README.md").read_text("utf-8"), 5)
+    assert first == [labels["standard"], labels["unflip"], labels["cleanlab"], test["unflip"], test["cleanlab"]]
+    assert second[1:] == [*raw[1], *raw[0]]
 
 
-def _first_mean(page: str) -> str:
-    """Return the means of the first table of a page whose tables other tests compare with their files."""
-    return next(line for line in page.splitlines() if line.startswith("| mean |"))
+def _rows(page: str, count: int) -> list[list[str]]:
+    """Return the last ``count`` cells of all rows of tables in which the first of these is a number."""
+    rows = [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
+    return [row[-count:] for row in rows if len(row) > count and re.fullmatch(r"[\d.]+", row[-count])]
+
+
+def _means(page: str) -> list[list[str]]:
+    """Return the means of the tables of a page that other tests compare with their files."""
+    return [re.findall(r"\d+\.\d+", line) for line in page.splitlines() if line.startswith("| mean |")]
 
 
 def test_every_table_of_duplicates_comes_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     duplicates_table = importlib.import_module("duplicates_table")
     lines = [json.loads(line) for line in (RESULTS / "duplicates.jsonl").read_text("utf-8").splitlines()]
-    page = (ROOT / "docs" / "audit.md").read_text("utf-8")
+    page = (RESULTS / "duplicates.md").read_text("utf-8")
     assert page.count("<!-- duplicates -->") == 1
     assert duplicates_table.fill(page, lines) == page

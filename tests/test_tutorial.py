@@ -12,7 +12,7 @@ import pytest
 from helpers import Outcome
 from page_blocks import DOCS, blocks, serve_and_stop
 
-BLOCKS = [(language, text) for language, text in blocks(DOCS / "tutorial.md") if language != "text"]
+BLOCKS = [(language, text) for language, text in blocks(DOCS / "images.md") if language != "text"]
 
 
 def test_there_are_commands_of_every_kind_and_nothing_else() -> None:
@@ -21,6 +21,7 @@ def test_there_are_commands_of_every_kind_and_nothing_else() -> None:
     assert {line.split()[1] for line in commands if line.startswith("unflip")} == {
         "clean",
         "review",
+        "apply",
         "predict",
     }
 
@@ -40,7 +41,7 @@ def test_the_first_command_takes_the_images_of_the_tutorial(
     for script in scripts[:2]:
         exec(script, {})
     for script in scripts[2:]:
-        compile(script, "tutorial.md", "exec")
+        compile(script, "images.md", "exec")
     command = next(text for language, text in BLOCKS if language == "sh").split()[1:]
     shown = cli(*command, "--dry-run")
     assert shown.code == 0, shown.err

@@ -15,9 +15,12 @@ from helpers import Outcome
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def blocks(page: Path) -> list[tuple[str, str]]:
-    """Return the language and the text of every block of a page."""
-    return re.findall(r"^```(\w+)\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+def blocks(page: Path, section: str | None = None) -> list[tuple[str, str]]:
+    """Return the language and the text of every block of a page, or of one of its sections."""
+    text = page.read_text("utf-8")
+    if section is not None:
+        text = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    return re.findall(r"^```(\w+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 def run_page(page: Path, cli: Callable[..., Outcome], capsys: pytest.CaptureFixture[str]) -> int:
@@ -30,8 +33,8 @@ def run_page(page: Path, cli: Callable[..., Outcome], capsys: pytest.CaptureFixt
     printed, shown = "", 0
     for language, text in blocks(page):
         if language == "text":
-            pattern = re.escape(_masked(text)).replace(re.escape("\n...\n"), "\n(?:.*\n)*")
-            assert re.fullmatch(pattern, _masked(printed)), (page.name, printed)
+            pattern = re.escape(masked(text)).replace(re.escape("\n...\n"), "\n(?:.*\n)*")
+            assert re.fullmatch(pattern, masked(printed)), (page.name, printed)
             shown += 1
         elif language == "python":
             capsys.readouterr()
@@ -42,7 +45,8 @@ def run_page(page: Path, cli: Callable[..., Outcome], capsys: pytest.CaptureFixt
     return shown
 
 
-def _masked(output: str) -> str:
+def masked(output: str) -> str:
+    """Return an output with single spaces, and # for every number."""
     lines = (re.sub(r"\d[\d.,e-]*", "#", " ".join(line.split())) for line in output.splitlines())
     return "\n".join(lines)
 

@@ -164,7 +164,7 @@ _MANY, _VERY_MANY = 2000, 10_000  # examples from which networks are larger
 def choose_size(method: str, count: int, batch_size: int | None = None) -> Size:
     """Return defaults for a method and ``count`` examples, with a ``batch_size`` if one is given.
 
-    docs/own-data-results.md shows how they were chosen.
+    docs/results/own-data.md shows how they were chosen.
 
     >>> choose_size("plc", 150)
     Size(epochs=21, batch_size=16, hidden=(64,), lr=0.03)

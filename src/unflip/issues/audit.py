@@ -9,7 +9,7 @@ look, and gives a one-line reason. It never changes a label and never sees true 
 2. Process examples in blocks: there may be a million, with features on disk. Never allocate an (n, n) array.
 3. Choose a threshold that needs no true labels and flags hardly anything in clean data.
 4. Register it with a one-line summary. ``tests/issues/test_contract.py`` then covers it.
-5. Describe it in docs/your-data.md, and its accuracy in docs/audit.md.
+5. Describe it in docs/quality.md, and its accuracy in docs/results/.
 """
 
 import logging

@@ -34,7 +34,7 @@ def find_outliers(audited: AuditInput) -> CheckResult:
     changes. The score is z / (z + 3.4) with z = (t_i - median) / σ. Neighbors are searched among
     up to 5,000 evenly spaced examples, so that the result does not depend on how many there are.
 
-    docs/audit.md has how the constants were chosen, and how much is flagged in data without outliers.
+    docs/results/outliers.md has how the constants were chosen, and how much is flagged in data without outliers.
     """
     features = audited.features
     count = len(features)

@@ -18,7 +18,7 @@ from unflip.data.images import are_small
 from unflip.progress import Track
 
 MIN_IMAGE, MIN_TEXT, MIN_ROW = 0.96, 0.9, 0.99
-"""Similarity from which two examples are near-duplicates; docs/audit.md has how they were chosen."""
+"""Similarity from which two examples are near-duplicates; docs/results/duplicates.md has how they were chosen."""
 SIDE = 64  # pixels of the squares as which pictures are compared
 _COARSE = 16  # side at which a part is searched for
 _PARTS = (15, 14, 13, 12, 11, 10)  # sides of parts, of 16: down to 40 % of the area

@@ -20,13 +20,17 @@ class OptimizerOptions(Options):
     lr: float = Field(0.01, gt=0.0)
     """Initial learning rate."""
     momentum: float = Field(0.9, ge=0.0, lt=1.0)
+    """Momentum of SGD."""
     nesterov: bool = False
+    """Whether to use Nesterov momentum."""
     weight_decay: float = Field(5e-4, ge=0.0)
+    """L2 penalty on all weights."""
     schedule: Literal["milestones", "cosine"] = "milestones"
     """Learning rate schedule: steps at `milestones`, or a cosine to 0 after one warm-up epoch from a tenth."""
     milestones: tuple[PositiveInt, ...] = (40, 80)
     """Epochs after which the learning rate is multiplied by `gamma`."""
     gamma: float = Field(0.5, gt=0.0, le=1.0)
+    """Factor of the learning rate at each milestone."""
     lr_warmup: NonNegativeInt = 0
     """Epochs of linear learning rate warm-up; ignored by `cosine`."""
 

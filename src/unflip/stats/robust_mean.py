@@ -48,9 +48,9 @@ def agnostic_mean(
     that of μ_ω; on V, where outliers affect it, it is estimated by the same two steps. In one dimension it is the
     median.
 
-    Two departures from the printed algorithm, both optional, both measured in docs/agnostic-mean.md. Z is Σ ω_i; the
-    paper divides by n, which makes the estimate depend on the origin. And the mean on W is weighted; in a plain one far
-    outliers, whose direction damping moves into W, count in full.
+    Two departures from the printed algorithm, both optional, both measured in docs/results/robust-mean.md. Z is Σ ω_i;
+    the paper divides by n, which makes the estimate depend on the origin. And the mean on W is weighted; in a plain one
+    far outliers, whose direction damping moves into W, count in full.
 
     Args:
         features: (n, d).

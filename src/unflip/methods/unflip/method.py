@@ -99,7 +99,7 @@ class Unflip(Method):
     - **Verdict**: log-odds are calibrated to an estimate of the noise rate (:mod:`unflip.stats.noise_rate`); a label is
       changed if another one is more likely right.
 
-    The model is the mean of the members, stacked with the Gaussians. Formulas and results: docs/unflip.md.
+    The model is the mean of the members, stacked with the Gaussians. Formulas: docs/how-it-works.md.
     """
 
     Options = UnflipOptions
