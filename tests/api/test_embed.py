@@ -395,7 +395,7 @@ def test_what_cannot_be_embedded_is_refused(folder: Path, tmp_path: Path) -> Non
         embed(features, tmp_path / "f.npz")
     with pytest.raises(ConfigError, match=r"--backbone is for images, and .*x\.npz holds none"):
         embed(features, tmp_path / "f.npz", backbone="tiny")
-    with pytest.raises(ConfigError, match=r"f\.npy: must be an \.npz file"):
+    with pytest.raises(ConfigError, match=r"f\.npy: cannot write '\.npy'; use \.npz"):
         embed(folder, tmp_path / "f.npy", backbone="tiny")
     with pytest.raises(RunFolderError, match=r"the folder .*/no does not exist"):
         embed(folder, tmp_path / "no" / "f.npz", backbone="tiny")
