@@ -1,4 +1,4 @@
-"""Draw the figure of docs/results/level-set.md on Lemma 1: the pure level set and its growth, where the posterior is known.
+"""Draw the figure of docs/results/level-set.md: the pure level set and its growth, where the posterior is known.
 
 python pages/level_sets_figure.py docs/images/level-set.png
 """

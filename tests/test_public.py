@@ -9,7 +9,7 @@ from helpers import spawn_python
 
 
 def test_the_public_names_are_these() -> None:
-    tasks = ["apply", "check", "clean", "corrupt", "embed", "find_label_errors", "load", "predict"]
+    tasks = ["annotators", "apply", "check", "clean", "corrupt", "embed", "find_label_errors", "load", "predict"]
     tasks += ["save", "train"]
     losses = ["ELRLoss", "GCELoss", "SLLoss"]
     parts = ["DistributionCalibration", "KnownWrongControls", "LabelCorrection", "LabelStore", *losses]

@@ -105,7 +105,7 @@ def test_every_command_has_a_section_with_its_flags(site_parts: "ModuleType") ->
         f"unflip {command.name or command.callback.__name__}" for command in app.registered_commands if command.callback
     ]
     below = [
-        f"unflip {name} {command.callback.__name__}"
+        f"unflip {name} {command.callback.__name__.replace('_', '-')}"
         for name, group in (("paper", paper_app),)
         for command in group.registered_commands
         if command.callback

@@ -154,11 +154,11 @@ def with_consensus(raw: Dataset) -> Dataset:
     """
     train, names = raw.train, np.array(raw.class_names, np.str_)
     long, count = long_form(raw), len(train.inputs)
-    votes = long.votes(count, len(names))
+    counts = long.label_counts(count, len(names))
     prior = torch.zeros(1, len(names)).log_softmax(1).expand(count, -1)
     preferred = fit_annotators(long, prior, of_prior=True).log_probs.exp()
-    winner = (votes + preferred / 2).argmax(1).numpy()
-    labels = np.where(votes.sum(1).numpy() > 0, names[winner], "")
+    winner = (counts + preferred / 2).argmax(1).numpy()
+    labels = np.where(counts.sum(1).numpy() > 0, names[winner], "")
     parts = {key: replace(part, labels=as_names(part.labels)) for key, part in raw.parts().items()}
     parts["train"] = replace(train, labels=labels, truth=as_names(train.labels))
     return raw.with_parts(parts)

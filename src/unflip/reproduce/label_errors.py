@@ -47,8 +47,8 @@ def label_error_benchmark(folder: Path) -> str:
         [each.data, each.model, f"{each.count:,}", f"{each.wrong:,}", *(f"{value:.4f}" for value in each[4:])]
         for each in results
     ]
-    ahead = sum(each.unflip > max(each.self_confidence, each.normalized_margin) for each in results)
-    return f"{markdown_table([header, *rows])}\n\nunflip is ahead of both in {ahead} of {len(results)}."
+    best = sum(each.unflip > max(each.self_confidence, each.normalized_margin) for each in results)
+    return f"{markdown_table([header, *rows])}\n\nunflip is best in {best} of {len(results)}."
 
 
 def read_set(folder: Path) -> tuple[str, str, Array, Array, Array]:
