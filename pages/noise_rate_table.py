@@ -77,7 +77,7 @@ def run(cell: dict[str, Any]) -> dict[str, Any] | None:
     except InputError as error:
         print(cell, error, flush=True)
         return None
-    config = UnflipClassifier()._configure(len(given), cell["seed"])
+    config = UnflipClassifier(settings={"seed": cell["seed"]})._configure(len(given), {"path": cell["data"]})
     done = train_in_memory(config, Dataset(Split(inputs, given)), Distributed("cpu", "float32", 1))
     table = {
         name: done.labels[name].to_numpy() for name in ("current_label", "log_odds", "label_quality", "top1", "top2")
