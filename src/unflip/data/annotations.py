@@ -169,4 +169,4 @@ def long_form(raw: Dataset) -> Annotations:
     assert raw.train.annotations is not None
     example, annotator = np.nonzero(raw.train.annotations >= 0)
     label = raw.train.annotations[example, annotator].astype(np.int64)
-    return Annotations(*(torch.from_numpy(part) for part in (example, annotator, label)), names=raw.annotators)
+    return Annotations(*map(torch.from_numpy, (example, annotator, label)), raw.annotators)

@@ -322,4 +322,5 @@ def _copy_weights(fit: AnnotatorFit, annotations: Annotations) -> Tensor:
     of_label = torch.tensor(group, device=annotations.example.device)[annotations.annotator]
     codes = annotations.example * len(group) + of_label
     _, place, sizes = codes.unique(return_inverse=True, return_counts=True)
-    return sizes[place].float().reciprocal()
+    weights: Tensor = sizes[place].float().reciprocal()
+    return weights
