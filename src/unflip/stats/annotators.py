@@ -30,6 +30,7 @@ _NEWTON_STEPS = 3  # of it in each round
 _LABEL_ROWS = 20_000  # labels that their weight is fitted to
 _LABEL_WEIGHTS = tuple(i / 10 for i in range(1, 11))
 _MIN_COMMON = 10  # examples that two annotators must share to be compared
+_MIN_COPIED = 0.6  # fraction of the labels of one that are the other's
 _FALSE_ALARMS = 0.01  # expected number of pairs that are taken for copies by chance
 
 
@@ -276,7 +277,9 @@ def copies(fit: AnnotatorFit, annotations: Annotations) -> list[tuple[int, int, 
 
     Given all labels of an example but b's, b agrees with a with probability ``r = sum_c q_c M_b[c, y_a]``. Pairs share
     confusions that are typical of an example, so the excess ``agreements - sum r`` of a pair is compared to that of all
-    pairs, in standard deviations ``sqrt(sum r (1 - r))``; the limit allows for the number of pairs (Bonferroni).
+    pairs, in standard deviations ``sqrt(sum r (1 - r))``; the limit allows for the number of pairs (Bonferroni). Good
+    annotators, too, agree more often than is expected before their matrices are known, but not by as much: if b copies
+    a fraction s of the labels and chooses the others, they agree with probability ``s + (1 - s) r``.
 
     Returns:
         Two annotators, their common examples and how often they agree, for each pair.
@@ -304,10 +307,11 @@ def copies(fit: AnnotatorFit, annotations: Annotations) -> list[tuple[int, int, 
     common, agreements, expected, variance = (
         zeros.index_add(0, place, values) for values in (torch.ones_like(rate), agreed, rate, rate * (1 - rate))
     )
-    typical = max(0.0, float((agreements - expected).sum() / common.sum()))
-    scores = (agreements - expected - typical * common) / variance.sqrt()
+    expected += max(0.0, float((agreements - expected).sum() / common.sum())) * common
+    scores = (agreements - expected) / variance.sqrt()
+    copied = (agreements - expected) / (common - expected)
     limit = NormalDist().inv_cdf(1 - min(0.5, _FALSE_ALARMS / len(codes)))
-    found = ((scores > limit) & (common >= _MIN_COMMON)).nonzero()[:, 0].tolist()
+    found = ((scores > limit) & (copied > _MIN_COPIED) & (common >= _MIN_COMMON)).nonzero()[:, 0].tolist()
     return [
         (int(codes[i]) // len(names), int(codes[i]) % len(names), int(common[i]), int(agreements[i])) for i in found
     ]
