@@ -386,6 +386,8 @@ def find_label_errors(
         options = {"annotations": annotations, "out": out, "groups": groups, "trusted": trusted} | parameters
         if unused := next((name for name, value in options.items() if value is not None), None):
             raise ValueError(f"{unused}: nothing is trained where pred_probs are given; leave it out")
+        if (missing := missing_labels(given)).any():
+            raise ValueError(f"labels: example {missing.argmax()} has none; every example needs one")
         check_order(pred_probs, labels)
         return _score_own(pred_probs, given)
     memory = InMemory(features, labels, annotations=annotations)

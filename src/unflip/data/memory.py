@@ -241,15 +241,20 @@ def _hugging_face_parts(memory: InMemory) -> tuple[dict[str, _Part], list[str]]:
 
 
 def _class_names(part: Any, column: str, classes: Sequence[str]) -> Array:
-    """Return class names where a split, or else another one (``classes``), has any; otherwise the labels themselves."""
+    """Return class names where a split, or else another one (``classes``), has any; otherwise the labels themselves.
+
+    None is no label, nor is the class number -1, which Hugging Face's library writes for one.
+    """
     cells = list(part[column][:])
     names = getattr(part.features[column], "names", None)
-    if names is None and classes and all(isinstance(cell, int) for cell in cells):
+    if names is None and classes and all(isinstance(cell, int | None) for cell in cells):
         names = classes
-    wrong = next((i for i, cell in enumerate(cells) if cell is None or (names and not 0 <= cell < len(names))), None)
+    if names is None:
+        return plain_column(cells, "labels")
+    wrong = next((i for i, cell in enumerate(cells) if cell is not None and not -1 <= cell < len(names)), None)
     if wrong is not None:
         raise InputError(f"data, row {wrong}: label {cells[wrong]} is not a class; drop that row")
-    return np.asarray(cells) if names is None else np.array(names, np.str_)[np.asarray(cells, np.int64)]
+    return np.array(["" if cell is None or cell < 0 else names[cell] for cell in cells], np.str_)
 
 
 def _paths(images: Iterable[Any], folder: Path, inner: str) -> Iterator[str]:
