@@ -424,6 +424,8 @@ def has_gaps(features: Array) -> bool:
 def plain_column(labels: Any, name: str) -> Array:
     """Return labels (n,) as an array of numbers, booleans or strings, NaN or "" for gaps; refuse several types."""
     given = complete_column(labels, name) if isinstance(labels, np.ma.MaskedArray) else np.asarray(labels)
+    if isinstance(labels, list | tuple) and given.dtype.kind == "U":
+        given = np.asarray(labels, object)  # NaN is not the name of a class
     given = given.astype(object if given.dtype.kind == "T" else given.dtype.newbyteorder("="))  # what Arrow knows
     missing = np.array([_is_missing(cell) for cell in given.tolist()], bool) if given.dtype.kind in "Of" else np.bool_()
     if not missing.any() or given.ndim != 1 or missing.all():

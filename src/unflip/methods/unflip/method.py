@@ -278,7 +278,7 @@ class Unflip(Method):
         for rows in blocks(len(train), self.context.num_classes):
             proposed[rows], confidence[rows] = after.correct(rows, given, log_odds[rows])
         changed = labels.change(epoch, train, proposed, confidence)
-        pair = torch.stack([labels.given[train], labels.current[train]], 1)
+        pair = torch.stack([labels.given[train], labels.current[train]], 1).clamp(min=0)
         after.network_pair = views.network.gather(1, pair)
         after.gaussian_pair = None if views.gaussian is None else views.gaussian.gather(1, pair)
         return {
@@ -371,7 +371,7 @@ class Unflip(Method):
         top2_probs = torch.empty(len(train), 2, device=train.device)
         for rows in blocks(len(train), self.context.num_classes):
             top2_probs[rows], top2[rows] = state.combined[rows].float().softmax(1).topk(2)
-        pair = torch.stack([labels.given[train], labels.current[train]], 1)
+        pair = torch.stack([labels.given[train], labels.current[train]], 1).clamp(min=0)
         return LabelScores(
             probs=state.combined.gather(1, pair).float().exp(),
             odds=self._odds(given),
@@ -410,9 +410,9 @@ class Unflip(Method):
         given, unreviewed = labels.initial[self.context.train], ~labels.trusted[self.context.train]
         odds = self._odds(given)
         scaling = self.posterior.fit_scaling(odds, given, unreviewed)
-        weights = labels.review_weights[self.context.train]
-        sample = weights.nonzero()[:, 0]
-        original, probs = labels.given[self.context.train[sample]], self.posterior.log_probs[sample].float().exp()
+        weights, original = labels.review_weights[self.context.train], labels.given[self.context.train]
+        sample = (weights * (original >= 0)).nonzero()[:, 0]
+        original, probs = original[sample], self.posterior.log_probs[sample].float().exp()
         wrong = original != given[sample]
         self.scaling = calibrate_to_review(
             scaling, odds[unreviewed], self.odds(probs, original), wrong, weights[sample]
