@@ -107,25 +107,26 @@ def test_the_table_of_labels(run: unflip.Result) -> None:
 
 def test_who_is_asked_next_has_not_answered_yet() -> None:
     table = annotations()
-    example, by = np.nonzero(table >= 0)
-    long = Annotations(*map(torch.from_numpy, (example, by, table[example, by])), PEOPLE)
+    rows, by = np.nonzero(table >= 0)
+    example, annotator, label = map(torch.from_numpy, (rows, by, table[rows, by]))
+    long = Annotations(example, annotator, label, PEOPLE)
     fit = fit_annotators(long, torch.full((150, 3), -np.log(3.0)), of_prior=True)
     ids = [f"r{2 * row}" for row in range(150)]
     tables = annotator_tables(fit, long, 2 * torch.arange(150), [f"r{row}" for row in range(300)], NAMES)
-    rows = tables.ask_next.to_pylist()
-    assert len(rows) > 10
-    gains = [row["gain"] for row in rows]
+    asked = tables.ask_next.to_pylist()
+    assert len(asked) > 10
+    gains = [row["gain"] for row in asked]
     assert gains == sorted(gains, reverse=True)
-    assert 0 in [row["index"] for row in rows]  # nobody has labeled it
-    for row in rows:
+    assert 0 in [row["index"] for row in asked]  # nobody has labeled it
+    for row in asked:
         place = row["index"] // 2
         assert row["id"] == ids[place]
         assert row["labels"] == int((table[place] >= 0).sum())
         best = fit.log_probs[place].topk(2).indices.tolist()
         assert (row["top1"], row["top2"]) == tuple(NAMES[number] for number in best)
         assert row["annotator"] is None if row["labels"] == 4 else table[place, PEOPLE.index(row["annotator"])] < 0
-    asked = [row["annotator"] for row in rows if table[row["index"] // 2, 0] < 0]
-    assert asked.count("ann") > len(asked) / 2
+    whom = [row["annotator"] for row in asked if table[row["index"] // 2, 0] < 0]
+    assert whom.count("ann") > len(whom) / 2
 
 
 def test_a_run_with_one_label_each_has_no_such_tables(tmp_path: Path) -> None:
@@ -205,12 +206,12 @@ def test_photos_with_a_column_per_annotator(cli: Cli, tmp_path: Path, monkeypatc
     correct = [name == NAMES[row % 3] for row, name in enumerate(labels["suggested_label_name"].to_pylist())]
     assert np.mean(correct) > 0.9
     long = tmp_path / "long.csv"
-    cells = [line.split(",") for line in lines[1:]]
+    given = [line.split(",") for line in lines[1:]]
     long.write_text(
         "path,annotator,label\n"
         + "".join(
             f"{path},{by},{label}\n"
-            for path, *own in cells
+            for path, *own in given
             for by, label in zip(("ann", "bob", "eve"), own, strict=True)
         )
     )
@@ -263,6 +264,7 @@ def test_the_estimator_takes_annotations(kind: str) -> None:
     assert model.labels_[0] == expected[0]
     assert np.isnan(model.label_quality_[0])
     assert not model.label_issues_[0]
+    assert model.annotators_ is not None
     people = model.annotators_["annotator"].to_pylist()
     assert sorted(people) == (sorted(PEOPLE) if "frame" in kind else ["0", "1", "2", "3"])
     test = np.array(NAMES)[content["test_labels"]] if "names" in kind else content["test_labels"]
@@ -318,7 +320,7 @@ def test_what_goes_with_annotations_and_what_does_not() -> None:
     with pytest.raises(ValueError, match="give either labels, one of each example, or annotations"):
         find_label_errors(X, blobs()["train_labels"], annotations=y)
     with pytest.raises(ValueError, match="annotations: nothing is trained where pred_probs are given"):
-        find_label_errors(pred_probs=np.full((150, 3), 1 / 3), annotations=y)
+        find_label_errors(pred_probs=np.full((150, 3), 1 / 3), annotations=y)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match=r"annotations: shape \(150,\); must be \(examples, annotators\)"):
         find_label_errors(X, annotations=np.zeros(150))
 

@@ -79,7 +79,7 @@ def test_the_long_form_of_a_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl"])
 @pytest.mark.parametrize("naming", ["id", "index"])
 def test_a_row_per_label(tmp_path: Path, plain: Path, kind: str, naming: str) -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {naming: row if naming == "index" else f"r{row}", "Annotator": by, "label": label, "seconds": 3}
         for row, by, label in LONG
     ]

@@ -39,7 +39,8 @@ def annotate(truth: Tensor, matrices: Sequence[Tensor], share: float = 1.0, seed
         rows = (torch.rand(len(truth), generator=random) < share).nonzero()[:, 0]
         labels = matrix[truth[rows]].multinomial(1, generator=random)[:, 0] if len(rows) else rows
         parts.append(torch.stack([rows, torch.full_like(rows, number), labels]))
-    return Annotations(*torch.cat(parts, 1), tuple(f"p{number}" for number in range(len(matrices))))
+    example, annotator, label = torch.cat(parts, 1)
+    return Annotations(example, annotator, label, tuple(f"p{number}" for number in range(len(matrices))))
 
 
 def draw_truth(count: int, classes: int, seed: int = 0) -> Tensor:
@@ -397,7 +398,8 @@ def test_more_rounds_change_nothing_once_it_has_converged() -> None:
 
 
 def test_labels_of_some_examples_are_counted_from_zero() -> None:
-    long = Annotations(*(torch.tensor(part) for part in ([0, 0, 3, 5], [1, 0, 1, 0], [2, 1, 0, 2])), ("a", "b"))
+    example, annotator, label = torch.tensor([[0, 0, 3, 5], [1, 0, 1, 0], [2, 1, 0, 2]])
+    long = Annotations(example, annotator, label, ("a", "b"))
     part = long.at(torch.tensor([5, 0, 4]), 6)
     assert as_rows(part) == [(1, 1, 2), (1, 0, 1), (0, 0, 2)]
     assert part.counts(3).tolist() == [1, 2, 0]

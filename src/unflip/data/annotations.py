@@ -181,6 +181,7 @@ def with_consensus(raw: Dataset, what: str) -> Dataset:
 def long_form(raw: Dataset) -> Annotations:
     """Return the annotations of the training examples in long form."""
     assert raw.train.annotations is not None
-    example, annotator = np.nonzero(raw.train.annotations >= 0)
-    label = raw.train.annotations[example, annotator].astype(np.int64)
-    return Annotations(*map(torch.from_numpy, (example, annotator, label)), raw.annotators)
+    rows, by = np.nonzero(raw.train.annotations >= 0)
+    labels = raw.train.annotations[rows, by].astype(np.int64)
+    example, annotator, label = map(torch.from_numpy, (rows, by, labels))
+    return Annotations(example, annotator, label, raw.annotators)

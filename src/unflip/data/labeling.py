@@ -155,10 +155,11 @@ def choose_labels(raw: Dataset, options: DataOptions) -> tuple[Dataset, str]:
         train = raw.train
     if train.labels is None:
         raise InputError(f"{options.path}: {raw.unlabeled}; give a file with --labels")
-    if train.truth is not None and missing_labels(train.truth, options.unlabeled).any():
-        train = replace(train, truth=None)  # labels of some examples are no truth to evaluate by
-    missing = _find_missing(train.labels, options.unlabeled, what)
-    filled = replace(train, labels=np.where(missing, train.labels[~missing][0], train.labels))
+    labels, truth = train.labels, train.truth
+    if truth is not None and missing_labels(truth, options.unlabeled).any():
+        truth = None  # labels of some examples are no truth to evaluate by
+    missing = _find_missing(labels, options.unlabeled, what)
+    filled = replace(train, labels=np.where(missing, labels[~missing][0], labels), truth=truth)
     raw = _number_classes(_name_numbers(replace(raw, train=filled), options, what), options, what)
     labeled = int((~missing).sum())
     if labeled > _ALL_DISTINCT and len(raw.given.unique()) == labeled:
