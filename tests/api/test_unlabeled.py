@@ -182,9 +182,14 @@ def test_the_review_page_shows_and_decides_them(run: unflip.Result, tmp_path: Pa
             assert client.get("/api/examples/0").status == 200
     with served(folder) as (address, _):
         client = Client(address)
-        version = client.get("/api/examples/0").json["version"]
-        assert client.decide("label", (0, version), label=2).status == 200
-        assert "eel" in client.get("/api/export.csv").body.decode()
+        assert client.decide("choose", (0, 0), label=2).status == 200
+        assert client.decide("accept", (5, 0)).status == 200
+        rows = [*csv.DictReader(client.get("/api/export.csv").body.decode().splitlines())]
+    decided = {int(row["index"]): (row["given_label"], row["label"]) for row in rows}
+    assert decided == {0: ("", "eel"), 5: ("", truth()[5])}
+    assert unflip.apply(folder, tmp_path / "fixed.csv", only="reviewed").relabeled == 2
+    labels = [row["label"] for row in read(tmp_path / "fixed.csv")]
+    assert (labels[0], labels[5], labels[10]) == ("eel", truth()[5], "")
 
 
 def test_a_reviewed_label_fills_a_gap(tmp_path: Path) -> None:
