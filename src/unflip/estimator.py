@@ -52,6 +52,7 @@ from unflip.runs.options import Execution
 
 _ROWS: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan"}  # integers are not rounded to floats
 _LISTED = 10  # columns that an error lists
+_NOT_TRUSTED = "trusted: not for annotations; pass the labels that are right as y, one of each example"
 _SUM_TOLERANCE = 1e-3  # by which a row of probabilities may miss 1
 
 
@@ -178,14 +179,15 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(f"y holds 1 class in n_samples = {len(labels)}; at least 2 classes are needed")
         group_column = None if groups is None else complete_column(groups, "groups")
         if trusted is not None and annotations is not None:
-            raise ValueError("trusted: not for annotations; pass the labels that are right as y, one of each example")
+            raise ValueError(_NOT_TRUSTED)
         mask = np.zeros(len(labels), bool) if trusted is None else _mask(trusted)
         check_consistent_length(labels, group_column, mask)
         try:
-            config = self._configure(len(labels), {"path": "X, y"} | ({"unlabeled": "-1"} if (codes < 0).any() else {}))
+            data = {"path": "X, y"} | ({"unlabeled": "-1"} if annotations is None and (codes < 0).any() else {})
+            config = self._configure(len(labels), data)
             raw = Dataset(replace(split, groups=group_column), name="X, y", annotators=people)
             if annotations is not None:
-                raw = replace(raw, class_names=tuple(map(str, range(len(self.classes_)))))
+                raw = replace(raw, class_names=tuple(map(str, self.classes_.tolist())))
             reviewed = torch.from_numpy(np.where(mask, codes, -1)) if mask.any() else None
             done = train_in_memory(config, raw, Distributed(self.device, config.common.precision), reviewed)
         except UnflipError as error:
@@ -379,14 +381,20 @@ def find_label_errors(
         raise ValueError("give either labels, one of each example, or annotations, those of several people")
     if (features is None) == (pred_probs is None):
         raise ValueError("give either features or pred_probs, the class probabilities of your own model")
-    given = np.zeros(len(features)) if labels is None else plain_column(labels, "labels")
-    check_consistent_length(given, groups, trusted)
     if pred_probs is not None:
         options = {"annotations": annotations, "out": out, "groups": groups, "trusted": trusted} | parameters
         if unused := next((name for name, value in options.items() if value is not None), None):
             raise ValueError(f"{unused}: nothing is trained where pred_probs are given; leave it out")
+        given = plain_column(labels, "labels")
+        if (missing := missing_labels(given)).any():
+            raise ValueError(f"labels: example {missing.argmax()} has none; every example needs one")
         check_order(pred_probs, labels)
         return _score_own(pred_probs, given)
+    if trusted is not None and annotations is not None:
+        raise ValueError(_NOT_TRUSTED)
+    count = features.shape[0] if hasattr(features, "shape") else len(features)
+    given = np.zeros(count) if labels is None else plain_column(labels, "labels")
+    check_consistent_length(given, groups, trusted)
     memory, run = InMemory(features, labels, annotations=annotations), as_run(out)
     model, data = UnflipClassifier(**parameters), Tree(path="X, y")
     try:

@@ -11,6 +11,7 @@ from PIL import Image
 
 import unflip
 from helpers import QUICK, blobs, quick_train, spawn_python
+from unflip.data.labeling import choose_labels
 from unflip.data.loaders import load_raw
 from unflip.data.memory import InMemory, write_data
 from unflip.data.options import DataOptions
@@ -96,13 +97,6 @@ def test_columns_become_a_table_as_they_are(tmp_path: Path) -> None:
         ),
         (lambda: hf.Dataset.from_dict({"label": [0, 1]}), "no column of features besides 'label'"),
         (lambda: hf.Dataset.from_dict({"v": [[1.0], [1.0, 2.0]], "label": [0, 1]}), "vectors of different lengths"),
-        (
-            lambda: hf.Dataset.from_dict(
-                {"v": [1.0, 2.0], "label": [0, -1]},
-                features=hf.Features({"v": hf.Value("float32"), "label": hf.ClassLabel(names=["a", "b"])}),
-            ),
-            "data, row 1: label -1 is not a class",
-        ),
     ],
 )
 def test_what_cannot_be_read_is_said_in_one_line(tmp_path: Path, data: Any, said: str) -> None:
@@ -184,8 +178,39 @@ def test_a_missing_image_is_named_by_its_row(tmp_path: Path) -> None:
         write_dataset(data, tmp_path / "data")
 
 
-@pytest.mark.parametrize("column", [[0, None, 1], ["a", None, "b"]])
-def test_a_missing_label_is_named_by_its_row(tmp_path: Path, column: list[Any]) -> None:
-    data = hf.Dataset.from_dict({"size": [1.0, 2.0, 3.0], "label": column})
-    with pytest.raises(InputError, match="data, row 1: label None is not a class; drop that row"):
-        write_dataset(data, tmp_path / "data")
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        ([0, None, 1], hf.Value("int64")),
+        (["a", None, "b"], hf.Value("string")),
+        ([0, None, 1], hf.ClassLabel(names=["a", "b"])),
+        ([0, -1, 1], hf.ClassLabel(names=["a", "b"])),
+    ],
+)
+def test_none_is_no_label_nor_is_minus_one_of_a_class(tmp_path: Path, column: list[Any], kind: Any) -> None:
+    types = hf.Features({"size": hf.Value("float64"), "label": kind})
+    data = hf.Dataset.from_dict({"size": [1.0, 2.0, 3.0], "label": column}, features=types)
+    options = DataOptions(path=str(write_dataset(data, tmp_path / "data")))
+    assert choose_labels(load_raw(options, {}), options)[0].given.tolist() == [0, -1, 1]
+
+
+def test_the_test_set_needs_every_label(tmp_path: Path) -> None:
+    test = hf.Dataset.from_dict({"size": [1.0, 2.0], "label": ["a", None]})
+    data = hf.DatasetDict({"train": hf.Dataset.from_dict({"size": [1.0, 2.0], "label": ["a", "b"]}), "test": test})
+    options = DataOptions(path=str(write_dataset(data, tmp_path / "data")))
+    with pytest.raises(InputError, match="'test_labels', row 1: the label is empty; every example needs one"):
+        choose_labels(load_raw(options, {}), options)
+
+
+@pytest.mark.parametrize("gap", [None, -1])
+def test_examples_without_a_label_get_suggestions(tmp_path: Path, gap: int | None) -> None:
+    truth = blobs()["train_labels"].tolist()
+    data = of_blobs(label=[gap if row % 5 == 0 else label for row, label in enumerate(truth)])
+    result = unflip.clean(data, tmp_path / "run", settings=QUICK, device="cpu", epochs=6)
+    given = result.labels()["given_label"].to_pylist()
+    assert given == [-1 if row % 5 == 0 else label for row, label in enumerate(truth)]
+    assert [name for row, name in enumerate(result.labels()["given_label_name"].to_pylist()) if row % 5 == 0] == [
+        None
+    ] * 30
+    assert [*result.apply(fill_above=0.5).data["label"]] == truth
+    assert [*result.apply().data["label"]] == [gap if number < 0 else number for number in given]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unflip.data.labels import find_classes, read_labels, to_class_numbers
+from unflip.data.labels import find_classes, missing_labels, read_labels, to_class_numbers
 from unflip.errors import InputError
 
 
@@ -82,6 +82,24 @@ def test_truth_values_are_two_classes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("a.csv", "id,label\n1,a\n3, \n", ["a", ""]),
+        ("a.txt", "1\n\n2\n", [1, np.nan, 2]),
+        ("a.txt", "\n1\n2\n", [np.nan, 1, 2]),
+        ("a.txt", "a\n\nb\n", ["a", "", "b"]),
+        ("a.csv", "1\n\n2\n", [1, np.nan, 2]),
+        ("a.csv", "label\n1\n\n2\n\n", [1, np.nan, 2]),
+        ("a.csv", "index,label\n2,\n0,b\n1,a\n", ["b", "a", ""]),
+    ],
+)
+def test_an_empty_line_is_no_label(tmp_path: Path, name: str, content: str, expected: list[Any]) -> None:
+    labels = read_labels(write(tmp_path, name, content))
+    np.testing.assert_array_equal(labels, expected)
+    assert missing_labels(labels).tolist() == [cell in ("", np.nan) for cell in expected]
+
+
+@pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("a.npy", np.array([b"a", b"\xff"]), "not text in UTF-8"),
@@ -94,11 +112,6 @@ def test_truth_values_are_two_classes(tmp_path: Path) -> None:
         ("a.csv", "id,class\n1,2\n", "no column 'label' among id, class"),
         ("a.csv", "id,label\n1,2\n3\n", "Expected 2 columns, got 1"),
         ("a.csv", "label,index\n1,0\n3\n", "Expected 2 columns, got 1"),
-        ("a.csv", "id,label\n1,a\n3, \n", "row 1: the label is empty; every example needs one"),
-        ("a.txt", "1\n\n2\n", "row 1: the label is empty"),
-        ("a.txt", "\n1\n2\n", "row 0: the label is empty"),
-        ("a.csv", "1\n\n2\n", "row 1: the label is empty"),
-        ("a.csv", "label\n1\n\n2\n\n", "row 1: the label is empty"),
         ("a.csv", "id;label\n1;2\n", "columns are separated by ';'; separate them by commas"),
         ("a.csv", "label,id,Label\n1,2,3\n", "two columns 'label'; rename one of them"),
         ("a.csv", "index,label\n1,5\n2,5\n", "row 1: index '2' is not an integer from 0 to 1"),

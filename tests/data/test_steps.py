@@ -194,7 +194,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         changed(test=np.ones((60, 5))),
         r"'test': examples of shape \(5,\), but \(6,\) in training",
     ),
-    "label NaN": (with_value("train_labels", 8, np.nan), "train_labels, row 8: label nan is not an integer"),
+    "test label NaN": (with_value("test_labels", 8, np.nan), "test_labels', row 8: label nan is not an integer"),
+    "no label": (changed(train_labels=np.full(150, np.nan)), "train_labels: no example has a label"),
     "label not an integer": (with_value("train_labels", 9, 1.5), "train_labels, row 9: label 1.5 is not an integer"),
     "test label out of range": (
         with_value("test_labels", 4, -2),
@@ -231,9 +232,9 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "'test_labels', row 4: label inf is not an integer",
     ),
     "ids of the test set": (changed(test_ids=np.arange(3)), r"test_ids: shape \(3,\) for 60 examples"),
-    "an empty name": (
-        changed(train_labels=np.array(["a", "b", ""] * 50), test=None, test_labels=None),
-        "train_labels, row 2: the label is empty",
+    "an empty name in the test set": (
+        changed(train_labels=np.array(["a", "b"] * 75), test_labels=np.array(["a", "b", ""] * 20)),
+        "test_labels', row 2: the label is empty",
     ),
     "one class": (changed(train_labels=np.zeros(150, int)), "1 class among 150 labels; at least two are needed"),
     "no examples": (

@@ -46,7 +46,8 @@ def annotators(
         force: replace the run in ``out``.
     """
     columns = check_section(DataOptions, {"path": "", "annotator_columns": annotator_columns}).annotator_columns
-    raw = with_consensus(_read(data, columns, tuple(classes)))
+    what = str(data) if isinstance(data, str | Path) else "annotations"
+    raw = with_consensus(_read(data, columns, tuple(classes), what), what)
     long, names, count = long_form(raw), raw.class_names or (), len(raw.train.inputs)
     fit = fit_annotators(long, torch.zeros(1, len(names)).log_softmax(1).expand(count, -1), of_prior=True)
     ids = [str(name) for name in np.asarray(raw.train.ids).tolist()]
@@ -74,9 +75,9 @@ def annotators(
     return result
 
 
-def _read(data: Any, columns: Sequence[str], classes: Sequence[str]) -> Dataset:
+def _read(data: Any, columns: Sequence[str], classes: Sequence[str], what: str) -> Dataset:
     """Return examples that have nothing but names and annotations, at least one each."""
-    source, what = (Path(data), str(data)) if isinstance(data, str | Path) else (annotation_table(data), "annotations")
+    source = Path(data) if isinstance(data, str | Path) else annotation_table(data)
     if columns or (isinstance(source, pa.Table) and not is_long(source)):
         table = source if isinstance(source, pa.Table) else read_table(source, what, [*columns])
         header = table.column_names

@@ -13,13 +13,13 @@ import torch
 from unflip.data.arrays import Array
 from unflip.data.columns import Columns, read_columns
 from unflip.data.dataset import Dataset, Split
-from unflip.data.labels import LABEL, NAMING, as_names, find_examples, is_missing, missing_labels, whole_number
+from unflip.data.files import read_text
+from unflip.data.labels import LABEL, NAMING, as_names, find_examples, is_missing, whole_number
 from unflip.data.matching import Keys
-from unflip.errors import InputError
-from unflip.files import reading
+from unflip.errors import InputError, one_line
 from unflip.stats.annotators import Annotations, fit_annotators
 
-ANNOTATOR = "annotator"
+ANNOTATOR, _QUESTION = "annotator", "question"
 _LONG = "one row per label, with the columns index, path or id, annotator and label"
 
 
@@ -34,16 +34,17 @@ class LongLabels(NamedTuple):
 def read_annotations(path: Path | pa.Table, what: str = "") -> LongLabels:
     """Read labels in long form, or an export of Label Studio or Argilla; empty labels are left out.
 
+    If annotators were asked several questions, the labels are the answers to the first.
+
     Args:
         path: a .csv, .parquet or .jsonl file with a row per label, a .json file of Label Studio or Argilla, or a table.
         what: the name of the labels in errors.
     """
     what = what or f"annotations {path}"
     if isinstance(path, Path) and path.suffix.lower() == ".json":
-        with reading(path, "JSON file"):
-            tasks = json.loads(path.read_text("utf-8"))
-        rows = [row for task in _tasks(tasks, what) for row in _labels_of(task)]
-        names = [name for name in NAMING if any(name in row for row in rows)]
+        rows = [row for task in _tasks(path, what) for row in _labels_of(task)]
+        rows = [row for row in rows if row[_QUESTION] == rows[0][_QUESTION]]
+        names = [name for name in NAMING if any(name in row for row in rows)] or ["id"]
         columns: Columns = {name: [row.get(name) for row in rows] for name in (*names, ANNOTATOR, "label")}
     else:
         columns, header = read_columns(path, (*NAMING, ANNOTATOR, "label"), what)
@@ -53,32 +54,43 @@ def read_annotations(path: Path | pa.Table, what: str = "") -> LongLabels:
     if not naming:
         raise InputError(f"{what}: no column 'index', 'path' or 'id'; {_LONG}")
     kept = [row for row, cell in enumerate(columns["label"]) if not is_missing(cell)]
+    if (row := next((row for row in kept if isinstance(columns["label"][row], list)), None)) is not None:
+        raise InputError(f"{what}, label {row}: several labels at once, {columns['label'][row]}; must be one")
     if (row := next((row for row in kept if is_missing(columns[ANNOTATOR][row])), None)) is not None:
         raise InputError(f"{what}, row {row}: no annotator")
     annotators, labels = ([_text(columns[name][row]) for row in kept] for name in (ANNOTATOR, "label"))
     return LongLabels({name: [cells[row] for row in kept] for name, cells in naming.items()}, annotators, labels)
 
 
-def _tasks(tasks: Any, what: str) -> list[Mapping[str, Any]]:
+def _tasks(path: Path, what: str) -> list[Mapping[str, Any]]:
+    try:
+        tasks = json.loads(read_text(path, what))
+    except ValueError as error:
+        raise InputError(f"{what}: not a readable JSON file ({one_line(str(error))})") from error
     if not (isinstance(tasks, list) and all(isinstance(task, Mapping) for task in tasks)):
         raise InputError(f"{what}: not an export of Label Studio or Argilla, which is a JSON list of tasks or records")
     return tasks
 
 
 def _labels_of(task: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the labels of a task of Label Studio (its first choice) or of a record of Argilla (its first question)."""
+    """Yield the choices of a task of Label Studio or the responses of a record of Argilla, each with its question.
+
+    Formats: https://labelstud.io/guide/task_format.html; ``Record.to_dict`` of Argilla's Python SDK.
+    """
     about = task.get("data") or task.get("metadata") or {}
     example = {name: about[name] for name in NAMING if name in about} or {"id": task.get("id")}
     for annotation in task.get("annotations") or ():
         by = annotation.get("completed_by")
         by = by.get("email", by.get("id")) if isinstance(by, Mapping) else by
-        values = (part.get("value", {}) for part in annotation.get("result") or ())
-        choices = next((value["choices"] for value in values if value.get("choices")), None)
-        if choices and not annotation.get("was_cancelled"):
-            yield {**example, ANNOTATOR: by, "label": choices[0]}
-    for response in next(iter((task.get("responses") or {}).values()), ()):
-        if response.get("status", "submitted") == "submitted":
-            yield {**example, ANNOTATOR: response.get("user_id"), "label": response.get("value")}
+        for part in () if annotation.get("was_cancelled") else annotation.get("result") or ():
+            if choices := part.get("value", {}).get("choices"):
+                label = choices[0] if len(choices) == 1 else choices
+                yield {**example, ANNOTATOR: by, "label": label, _QUESTION: part.get("from_name")}
+    for question, responses in (task.get("responses") or {}).items():
+        for response in responses:
+            if response.get("status", "submitted") == "submitted":
+                by, label = response.get("user_id"), response.get("value")
+                yield {**example, ANNOTATOR: by, "label": label, _QUESTION: question}
 
 
 def _text(cell: Any) -> str:
@@ -110,9 +122,8 @@ def _tabulate(
     raw: Dataset, rows: Array, annotators: Sequence[str], labels: Sequence[str], classes: Sequence[str], what: str
 ) -> Dataset:
     people, by = np.unique(np.array(annotators, np.str_), return_inverse=True)
-    if len(people) < 2:
-        one = f"one annotator, '{people[0]}', gave all labels; use --labels" if len(people) else "no label"
-        raise InputError(f"{what}: {one}")
+    if not (classes or raw.class_names):  # else numbers are those of classes
+        raw = raw.with_parts({key: replace(part, labels=as_names(part.labels)) for key, part in raw.parts().items()})
     own = {name for part in raw.parts().values() for name in _names(part)}
     names = [*(classes or raw.class_names or in_order({*labels} | own))]
     number = {name: code for code, name in enumerate(names)}
@@ -134,7 +145,7 @@ def _tabulate(
 def _names(part: Split) -> set[str]:
     """Return the labels that a split has besides annotations."""
     names = as_names(part.labels)
-    return set() if names is None else {*names[~missing_labels(names)].tolist()} - {"nan"}
+    return set() if names is None else {*names.tolist()} - {"", "nan"}
 
 
 def in_order(names: set[str]) -> list[str]:
@@ -147,26 +158,30 @@ def in_order(names: set[str]) -> list[str]:
     return sorted(names, key=lambda name: (float(name) if numbers else 0.0, name))
 
 
-def with_consensus(raw: Dataset) -> Dataset:
+def with_consensus(raw: Dataset, what: str) -> Dataset:
     """Return annotated data whose given labels are the majority's; its own labels become the true ones.
 
     Ties go to the class that Dawid and Skene's model prefers; see :func:`unflip.stats.annotators.fit_annotators`.
     """
     train, names = raw.train, np.array(raw.class_names, np.str_)
+    assert train.annotations is not None
+    by = np.flatnonzero((train.annotations >= 0).any(0))
+    if len(by) < 2:
+        one = f"one annotator, '{raw.annotators[by[0]]}', gave all labels; use --labels" if len(by) else "no label"
+        raise InputError(f"{what}: {one}")
     long, count = long_form(raw), len(train.inputs)
     counts = long.label_counts(count, len(names))
     prior = torch.zeros(1, len(names)).log_softmax(1).expand(count, -1)
     preferred = fit_annotators(long, prior, of_prior=True).log_probs.exp()
     winner = (counts + preferred / 2).argmax(1).numpy()
     labels = np.where(counts.sum(1).numpy() > 0, names[winner], "")
-    parts = {key: replace(part, labels=as_names(part.labels)) for key, part in raw.parts().items()}
-    parts["train"] = replace(train, labels=labels, truth=as_names(train.labels))
-    return raw.with_parts(parts)
+    return replace(raw, train=replace(train, labels=labels, truth=train.labels))
 
 
 def long_form(raw: Dataset) -> Annotations:
     """Return the annotations of the training examples in long form."""
     assert raw.train.annotations is not None
-    example, annotator = np.nonzero(raw.train.annotations >= 0)
-    label = raw.train.annotations[example, annotator].astype(np.int64)
-    return Annotations(*(torch.from_numpy(part) for part in (example, annotator, label)), names=raw.annotators)
+    rows, by = np.nonzero(raw.train.annotations >= 0)
+    labels = raw.train.annotations[rows, by].astype(np.int64)
+    example, annotator, label = map(torch.from_numpy, (rows, by, labels))
+    return Annotations(example, annotator, label, raw.annotators)

@@ -136,7 +136,11 @@ def choose_labels(raw: Dataset, options: DataOptions) -> tuple[Dataset, str]:
     """
     raw.check_trainable(options.path)
     column = "train_labels" if raw.label_column is None else f"column '{raw.label_column}'"
-    train, what, total = raw.train, f"{options.path}, {column}", len(raw.train.inputs)
+    what, total = f"{options.path}, {column}", len(raw.train.inputs)
+    if options.annotations is not None:
+        what = f"annotations {options.annotations}"
+        raw = annotate(raw, read_annotations(Path(options.annotations)), options.class_names, what)
+    train = raw.train
     if options.limit is not None:
         if options.limit > total:
             raise ConfigError(f"limit = {options.limit}: there are only {total} training examples")
@@ -144,20 +148,18 @@ def choose_labels(raw: Dataset, options: DataOptions) -> tuple[Dataset, str]:
     if options.labels is not None:
         what = f"labels {options.labels}"
         train = replace(train, labels=_other_labels(raw, train, options, what), truth=train.labels)
-    if options.annotations is not None:
-        what = f"annotations {options.annotations}"
-        found = read_annotations(Path(options.annotations))
-        raw = annotate(replace(raw, train=train), found, options.class_names, what)
-        train = raw.train
     if options.groups is not None:
         train = replace(train, groups=_find_groups(options, train))
     if train.annotations is not None:
-        raw = with_consensus(replace(raw, train=train))
+        raw = with_consensus(replace(raw, train=train), what)
         train = raw.train
     if train.labels is None:
         raise InputError(f"{options.path}: {raw.unlabeled}; give a file with --labels")
-    missing = _find_missing(train.labels, options.unlabeled, what)
-    filled = replace(train, labels=np.where(missing, train.labels[~missing][0], train.labels))
+    labels, truth = train.labels, train.truth
+    if truth is not None and missing_labels(truth, options.unlabeled).any():
+        truth = None  # labels of some examples are no truth to evaluate by
+    missing = _find_missing(labels, options.unlabeled, what)
+    filled = replace(train, labels=np.where(missing, labels[~missing][0], labels), truth=truth)
     raw = _number_classes(_name_numbers(replace(raw, train=filled), options, what), options, what)
     labeled = int((~missing).sum())
     if labeled > _ALL_DISTINCT and len(raw.given.unique()) == labeled:

@@ -61,13 +61,9 @@ def read_labels(
             raise InputError(f"{what}: cannot read '{other}'; must be .npy, .csv or .txt")
     if cells in ([], [""]):
         return np.empty(0, np.int64)
-    if (
-        len(cells) > 1
-        and not _is_number(cells[0])
-        and cells[0] not in names
-        and all(map(_is_number, filter(None, cells[1:])))
-    ):
-        raise InputError(f"{what}: the first line, '{cells[0]}', is no number like the others; remove it if a header")
+    first, others = cells[0], {*cells[1:]} - {""}
+    if first and first not in names and others and not _is_number(first) and all(map(_is_number, others)):
+        raise InputError(f"{what}: the first line, '{first}', is no number like the others; remove it if a header")
     return numbers_or_names(cells, names)
 
 

@@ -258,15 +258,20 @@ def _hugging_face_parts(memory: InMemory) -> tuple[dict[str, _Part], list[str]]:
 
 
 def _class_names(part: Any, column: str, classes: Sequence[str]) -> Array:
-    """Return class names where a split, or else another one (``classes``), has any; otherwise the labels themselves."""
+    """Return class names where a split, or else another one (``classes``), has any; otherwise the labels themselves.
+
+    None is no label, nor is the class number -1, which Hugging Face's library writes for one.
+    """
     cells = list(part[column][:])
     names = getattr(part.features[column], "names", None)
-    if names is None and classes and all(isinstance(cell, int) for cell in cells):
+    if names is None and classes and all(isinstance(cell, int | None) for cell in cells):
         names = classes
-    wrong = next((i for i, cell in enumerate(cells) if cell is None or (names and not 0 <= cell < len(names))), None)
+    if names is None:
+        return plain_column(cells, "labels")
+    wrong = next((i for i, cell in enumerate(cells) if cell is not None and not -1 <= cell < len(names)), None)
     if wrong is not None:
         raise InputError(f"data, row {wrong}: label {cells[wrong]} is not a class; drop that row")
-    return np.asarray(cells) if names is None else np.array(names, np.str_)[np.asarray(cells, np.int64)]
+    return np.array(["" if cell is None or cell < 0 else names[cell] for cell in cells], np.str_)
 
 
 def _paths(images: Iterable[Any], folder: Path, inner: str) -> Iterator[str]:
@@ -436,6 +441,8 @@ def has_gaps(features: Array) -> bool:
 def plain_column(labels: Any, name: str) -> Array:
     """Return labels (n,) as an array of numbers, booleans or strings, NaN or "" for gaps; refuse several types."""
     given = complete_column(labels, name) if isinstance(labels, np.ma.MaskedArray) else np.asarray(labels)
+    if isinstance(labels, list | tuple) and given.dtype.kind == "U":
+        given = np.asarray(labels, object)  # NaN is not the name of a class
     given = given.astype(object if given.dtype.kind == "T" else given.dtype.newbyteorder("="))  # what Arrow knows
     missing = np.array([_is_missing(cell) for cell in given.tolist()], bool) if given.dtype.kind in "Of" else np.bool_()
     if not missing.any() or given.ndim != 1 or missing.all():

@@ -176,7 +176,8 @@ def make_result(
     selected = state.metrics[state.best.epoch - 1]
     test_series = [line["test_accuracy"] for line in state.metrics]
     best = max(test_series) if truth.tests else None
-    rows = torch.cat([train, trainer.val_rows])  # all but removed examples
+    rows = torch.cat([train, trainer.val_rows])  # all but removed and unlabeled examples
+    labeled, rows = (part[labels.given[part] >= 0] for part in (train, rows))  # not those that reviewers labeled
     given_accuracy = truth.label_accuracy(labels.given, rows)
     unreviewed = train[~labels.trusted[train]]
     out_of_sample = scores.assessment.out_of_sample[unreviewed].float()
@@ -202,8 +203,8 @@ def make_result(
         "tests": tests,
         "val_accuracy": selected["val_accuracy"],
         "label_accuracy": {
-            "given": truth.label_accuracy(labels.given, train),
-            "current": truth.label_accuracy(labels.current, train),
+            "given": truth.label_accuracy(labels.given, labeled),
+            "current": truth.label_accuracy(labels.current, labeled),
         },
         "label_accuracy_all": {"given": given_accuracy, "current": truth.label_accuracy(labels.current, rows)},
         "quality_auroc": truth.quality_auroc(scores.assessment.log_odds, labels.initial, unreviewed),

@@ -74,7 +74,7 @@ def score_examples(trainer: Trainer, best: BestEpoch, epochs: int, *, clean_val:
         noise = _estimate_noise(labels, val_probs, train, val[:0] if clean_val else val)
         if label_scores is not None:
             assessment, score, errors = _adopt_scores(label_scores, trainer, model, others, other_probs)
-            noise = noise or measure_noise(labels.current[train].cpu(), labels.given[train].cpu(), labels.num_classes)
+            noise = noise or _measure_noise(labels, train)
         else:
             del other_probs, val_probs  # to save memory
             assessment, score, errors = _compute_scores(trainer, others, probs, features)
@@ -190,7 +190,7 @@ def _compute_scores(
     unreviewed = train[~labels.trusted[train]]
     scaling = _calibrate(odds[unreviewed], top2[unreviewed], top2_probs[unreviewed, 0], initial[unreviewed])
     weights = labels.review_weights
-    sample = train[weights[train] > 0]
+    sample = train[(weights[train] > 0) & (given[train] >= 0)]
     if len(sample):
         wrong = given[sample] != initial[sample]
         scaling = calibrate_to_review(scaling, odds[unreviewed], given_odds[sample], wrong, weights[sample])
@@ -246,13 +246,17 @@ def _estimate_noise(labels: LabelStore, val_probs: Tensor, train: Tensor, val: T
     Corrected labels stand in for the truth if training labels were corrected; otherwise the selected model's
     predictions of the validation examples do, which it was not trained on.
     """
-    given, current = labels.given, labels.current
-    if bool((labels.initial != current)[train].any()):  # reviewed labels are already in ``initial``
-        rows = torch.cat([train, val])
-        return measure_noise(current[rows].cpu(), given[rows].cpu(), labels.num_classes)
+    if bool((labels.initial != labels.current)[train].any()):  # reviewed labels are already in ``initial``
+        return _measure_noise(labels, torch.cat([train, val]))
     if len(val):
-        return measure_noise(val_probs.argmax(1).cpu(), given[val].cpu(), labels.num_classes)
+        return measure_noise(val_probs.argmax(1).cpu(), labels.given[val].cpu(), labels.num_classes)
     return None
+
+
+def _measure_noise(labels: LabelStore, rows: Tensor) -> NoiseProfile:
+    """Measure the noise of the given labels at ``rows``, where there are any, as if the current ones were correct."""
+    rows = rows[labels.given[rows] >= 0]
+    return measure_noise(labels.current[rows].cpu(), labels.given[rows].cpu(), labels.num_classes)
 
 
 def pooled(probs: Tensor, gaussian_probs: Tensor) -> Tensor:

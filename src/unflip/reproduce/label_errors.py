@@ -24,7 +24,7 @@ class Detection(NamedTuple):
 
     data: str
     model: str
-    count: int
+    labels: int
     wrong: int
     unflip: float
     self_confidence: float
@@ -44,7 +44,7 @@ def label_error_benchmark(folder: Path) -> str:
         raise InputError(f"{folder}: no {_FOUND}; clone cleanlab/label-error-detection-benchmarks and name its folder")
     header = ["data", "model", "labels", "wrong", "unflip", "self-confidence", "normalized margin", "F1"]
     rows = [
-        [each.data, each.model, f"{each.count:,}", f"{each.wrong:,}", *(f"{value:.4f}" for value in each[4:])]
+        [each.data, each.model, f"{each.labels:,}", f"{each.wrong:,}", *(f"{value:.4f}" for value in each[4:])]
         for each in results
     ]
     best = sum(each.unflip > max(each.self_confidence, each.normalized_margin) for each in results)
@@ -71,6 +71,7 @@ def detect(data: str, model: str, probs: Array, labels: Array, wrong: Array) -> 
     others[rows, labels] = -np.inf
     best, log_odds, _ = score_labels(torch.from_numpy(probs.astype(np.float32)), torch.from_numpy(labels))
     scores = (log_odds.numpy(), own, own - others.max(1))
-    areas = (float(roc_auc_score(~wrong, score)) for score in scores)
+    ours, confidence, margin = (float(roc_auc_score(~wrong, score)) for score in scores)
     flagged = best.numpy() != labels
-    return Detection(data, model, len(labels), int(wrong.sum()), *areas, float(f1_score(wrong, flagged)))
+    found = float(f1_score(wrong, flagged))
+    return Detection(data, model, len(labels), int(wrong.sum()), ours, confidence, margin, found)

@@ -9,7 +9,8 @@ Symbols: p, class probabilities without labels; q, with them; y, a label; M, the
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -20,9 +21,8 @@ from unflip.stats.discriminant import evenly_spaced
 
 ROUNDS = 30
 _MIN_ROUNDS = 2
-_TOLERANCE = 1e-3  # largest change of a posterior after which iteration stops
+_TOLERANCE = 1e-4  # mean change of posteriors after which iteration stops
 _BLOCK_VALUES = 2**22
-_MAX_VALUES = 2**27  # of all transition matrices; beyond it annotators have habits only
 _STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 1000.0)  # labels that habits count as, for each class
 _HABIT_PRIOR = (4.0, 1.0, 1.0)  # labels of each habit that are added to those observed
 _TINY = 1e-30
@@ -32,7 +32,7 @@ _LABEL_ROWS = 10_000  # labels that their weight is fitted to
 _LABEL_WEIGHTS = tuple(i / 10 for i in range(1, 11))
 _STEP = 0.25  # largest change of that weight in a round
 _MIN_COMMON = 10  # examples that two annotators must share to be compared
-_MIN_COPIED = 0.5  # fraction of labels
+_MIN_COPIED = 0.6  # fraction of the labels of one that are the other's
 _FALSE_ALARMS = 0.01  # expected number of pairs that are taken for copies by chance
 
 
@@ -76,7 +76,8 @@ class AnnotatorFit:
         habits: probability of the right class, of a shared confusion and of a habitual class (a, 3).
         confusions: (k, k) which other class y annotators choose if they confuse class c; the diagonal is 0.
         favorites: (a, k) the distribution of habitual classes.
-        counts: (a k, k) expected labels by annotator and label, in columns by class; None if there are too many.
+        pairs: (u,) the pairs of annotator and label that occur, ``annotator k + label``, sorted.
+        counts: (u, k) how often each pair occurs, by true class.
         strength: labels that habits count as, for each class of an annotator.
         weights: (m,) of each label: 1, or less for one of several copies.
         sharpness: the power of p after which it explains the labels best.
@@ -87,7 +88,8 @@ class AnnotatorFit:
     habits: Tensor
     confusions: Tensor
     favorites: Tensor
-    counts: Tensor | None
+    pairs: Tensor
+    counts: Tensor
     strength: float
     weights: Tensor
     sharpness: float = 1.0
@@ -98,12 +100,18 @@ class AnnotatorFit:
         right, shared, own = (self.habits[annotator, kind, None] for kind in range(3))
         habits = shared * self.confusions.T[label] + own * self.favorites[annotator, label, None]
         habits.scatter_add_(1, label[:, None], right)
-        if self.counts is None:
+        if not len(self.pairs):
             return habits
-        num_classes = len(self.confusions)
-        totals = self.counts.view(-1, num_classes, num_classes).sum(1)  # (a, classes)
-        counts = self.counts[annotator * num_classes + label]
-        return (counts + self.strength * habits) / (totals[annotator] + self.strength)
+        code = annotator * len(self.confusions) + label
+        place = torch.searchsorted(self.pairs, code).clamp(max=len(self.pairs) - 1)
+        counts = self.counts[place] * (self.pairs[place] == code)[:, None]
+        return (counts + self.strength * habits) / (self.totals[annotator] + self.strength)
+
+    @cached_property
+    def totals(self) -> Tensor:
+        """The number of labels of each annotator, by true class (a, k)."""
+        totals = torch.zeros_like(self.favorites)
+        return totals.index_add_(0, self.pairs // totals.shape[1], self.counts)
 
     def matrix(self, annotator: int) -> Tensor:
         """Return the transition matrix (k, k) of an annotator: true classes in rows."""
@@ -118,60 +126,46 @@ def fit_annotators(
     known: Tensor | None = None,
     rounds: int = ROUNDS,
     of_prior: bool = False,
+    start: AnnotatorFit | None = None,
 ) -> AnnotatorFit:
     """Estimate the posterior of the true classes and the transition matrices of all annotators.
 
     E-step: ``q_i ∝ p_i^b prod_j M_j[:, y_j]^(g w_j)`` over the labels j of an example. M-step: expected counts of
-    labels by annotator, class and label, see the module; b and g are fitted, too. Once it has settled, annotators who
-    copy each other are found; if there are any, each group of them counts once (w), and it settles again.
+    labels by annotator, class and label, see the module; b and g are fitted, too. Annotators who copy each other are
+    found in the third round, and count once from then on (w).
 
     Args:
         annotations: m labels by a annotators.
         log_probs: log p (n, k); not changed.
         known: true classes (n,), -1 where unknown: they count as q.
-        rounds: largest number of iterations until it settles.
+        rounds: largest number of iterations.
         of_prior: estimate p, the same for all examples, as the mean of q: Dawid and Skene's model.
+        start: an earlier fit to the same labels, from which it goes on.
     """
-    count, num_classes = log_probs.shape
-    example, annotator, label, names = annotations
-    counts = annotations.label_counts(count, num_classes)
-    start = counts + 1 / num_classes if of_prior else counts + log_probs.float().exp()
-    q = _set_known(start / start.sum(1, keepdim=True), known)
-    weights = torch.ones(len(example), device=example.device)
-    habits = torch.tensor(_HABIT_PRIOR, device=example.device).div(sum(_HABIT_PRIOR)).repeat(len(names), 1)
-    favorites = torch.bincount(annotator * num_classes + label, minlength=len(names) * num_classes)
-    favorites = favorites.view(-1, num_classes) + 1 / num_classes
-    fit = AnnotatorFit(
-        log_probs.float(),
-        habits,
-        torch.ones(num_classes, num_classes, device=example.device).fill_diagonal_(0) / max(1, num_classes - 1),
-        favorites / favorites.sum(1, keepdim=True),
-        None,
-        0.0,
-        weights,
-    )
+    (count, num_classes), example = log_probs.shape, annotations.example
+    pairs, place = (annotations.annotator * num_classes + annotations.label).unique(return_inverse=True)
+    fit = start or _first_guess(annotations, log_probs, pairs, of_prior=of_prior)
+    q = _set_known(fit.log_probs.exp(), known)
     rows = evenly_spaced(count, _SHARPNESS_ROWS, log_probs.device)
-    first, compared = 0, False
-    for number in range(2 * rounds):
-        _maximize(fit, annotations, q)
+    for number in range(rounds):
+        fit = _maximize(fit, annotations, q, place)
         if of_prior:
             prior = q.mean(0).clamp(min=1e-6).log().expand_as(q)
         else:
             fit.sharpness = _fit_sharpness(log_probs[rows].float(), q[rows], fit.sharpness)
             prior = (fit.sharpness * log_probs.float()).log_softmax(1)
+        if number == _MIN_ROUNDS and start is None:  # later on, copies would have confirmed each other
+            fit.weights = _copy_weights(copies(fit, annotations), annotations)
         before, evidence = q, torch.zeros_like(q)
+        columns = fit.columns(pairs // num_classes, pairs % num_classes).clamp(min=_TINY).log()
         for part in _blocks(len(example), num_classes):
-            columns = fit.columns(annotator[part], label[part]).clamp(min=_TINY).log()
-            evidence.index_add_(0, example[part], columns * fit.weights[part, None])
-        if number - first >= _MIN_ROUNDS:
+            evidence.index_add_(0, example[part], columns[place[part]] * fit.weights[part, None])
+        if number >= _MIN_ROUNDS:
             fit.label_weight = _fit_label_weight(fit, annotations, prior, evidence)
         fit.log_probs = (prior + fit.label_weight * evidence).log_softmax(1)
         q = _set_known(fit.log_probs.exp(), known)
-        settled = number - first > _MIN_ROUNDS and float((q - before).abs().max()) < _TOLERANCE
-        if settled or number - first + 1 == rounds:
-            if compared or not (pairs := copies(fit, annotations)):
-                break
-            fit.weights, first, compared = _copy_weights(pairs, annotations), number + 1, True
+        if number > _MIN_ROUNDS and float((q - before).abs().sum(1).mean()) < _TOLERANCE:
+            break
     return fit
 
 
@@ -224,50 +218,66 @@ def _blocks(count: int, num_classes: int) -> Iterator[slice]:
     return (slice(start, start + size) for start in range(0, count, size))
 
 
-def _maximize(fit: AnnotatorFit, annotations: Annotations, q: Tensor) -> None:
-    """Set habits, shared confusions, matrices and their strength to the expected counts under q (n, k)."""
-    example, annotator, label, names = annotations
+def _first_guess(annotations: Annotations, log_probs: Tensor, pairs: Tensor, *, of_prior: bool) -> AnnotatorFit:
+    """Return q from the classes that were chosen most often, and the same habits for everyone."""
+    (count, num_classes), device = log_probs.shape, log_probs.device
+    chosen = annotations.label_counts(count, num_classes)
+    chosen = chosen + (1 / num_classes if of_prior else log_probs.float().exp())
+    places = annotations.annotator * num_classes + annotations.label
+    favorites = places.bincount(minlength=len(annotations.names) * num_classes).view(-1, num_classes) + 1 / num_classes
+    habits = torch.tensor(_HABIT_PRIOR, device=device)
+    return AnnotatorFit(
+        log_probs=(chosen / chosen.sum(1, keepdim=True)).log(),
+        habits=(habits / habits.sum()).repeat(len(annotations.names), 1),
+        confusions=torch.ones(num_classes, num_classes, device=device).fill_diagonal_(0) / max(1, num_classes - 1),
+        favorites=favorites / favorites.sum(1, keepdim=True),
+        pairs=pairs,
+        counts=torch.zeros(len(pairs), num_classes, device=device),
+        strength=1.0,
+        weights=torch.ones(len(places), device=device),
+    )
+
+
+def _maximize(fit: AnnotatorFit, annotations: Annotations, q: Tensor, place: Tensor) -> AnnotatorFit:
+    """Return habits, shared confusions, matrices and their strength by expected counts under q (n, k).
+
+    All of them depend on the counts of pairs alone; ``place`` (m,) is the pair of each label.
+    """
     num_classes, device = q.shape[1], q.device
-    habits = torch.tensor(_HABIT_PRIOR, device=device).repeat(len(names), 1)
-    confusions = torch.zeros(num_classes, num_classes, device=device)  # by label, then class
-    favorites = torch.full((len(names), num_classes), 1 / num_classes, device=device)
-    full = len(names) * num_classes**2 <= _MAX_VALUES
-    counts = torch.zeros(len(names) * num_classes if full else 0, num_classes, device=device)
-    for part in _blocks(len(example), num_classes):
-        a, y = annotator[part], label[part]
-        expected = q[example[part]] * fit.weights[part, None]  # (b, k)
-        if full:
-            counts.index_add_(0, a * num_classes + y, expected)
-        own = fit.habits[a, 2] * fit.favorites[a, y]
-        other = fit.habits[a, 1, None] * fit.confusions.T[y]  # 0 at the label itself
-        by_confusion = expected * other / (other + own[:, None] + _TINY)
-        at_label = expected.gather(1, y[:, None])[:, 0]
-        by_right = at_label * fit.habits[a, 0] / (fit.habits[a, 0] + own + _TINY)
-        by_favorite = expected.sum(1) - by_right - by_confusion.sum(1)
-        confusions.index_add_(0, y, by_confusion)
-        habits.index_add_(0, a, torch.stack([by_right, by_confusion.sum(1), by_favorite], 1))
-        favorites.view(-1).index_add_(0, a * num_classes + y, by_favorite)
-    fit.habits = habits / habits.sum(1, keepdim=True)
-    confusions = confusions.T + 1 / num_classes
+    counts = torch.zeros(len(fit.pairs), num_classes, device=device)
+    for part in _blocks(len(place), num_classes):
+        counts.index_add_(0, place[part], q[annotations.example[part]] * fit.weights[part, None])
+    a, y = fit.pairs // num_classes, fit.pairs % num_classes
+    own = fit.habits[a, 2] * fit.favorites[a, y]
+    other = fit.habits[a, 1, None] * fit.confusions.T[y]  # 0 at the label itself
+    by_confusion = counts * other / (other + own[:, None] + _TINY)
+    by_right = counts.gather(1, y[:, None])[:, 0] * fit.habits[a, 0] / (fit.habits[a, 0] + own + _TINY)
+    by_favorite = counts.sum(1) - by_right - by_confusion.sum(1)
+    habits = torch.tensor(_HABIT_PRIOR, device=device).repeat(len(annotations.names), 1)
+    habits.index_add_(0, a, torch.stack([by_right, by_confusion.sum(1), by_favorite], 1))
+    confusions = torch.zeros_like(fit.confusions).index_add_(0, y, by_confusion).T + 1 / num_classes
     confusions.fill_diagonal_(0)
-    fit.confusions = confusions / confusions.sum(1, keepdim=True).clamp(min=_TINY)
-    fit.favorites = favorites / favorites.sum(1, keepdim=True)
-    fit.counts = None
-    if full:
-        fit.strength = _fit_strength(fit, counts, len(names))
-        fit.counts = counts
+    favorites = torch.full_like(fit.favorites, 1 / num_classes)
+    favorites.view(-1).index_add_(0, fit.pairs, by_favorite)
+    result = replace(
+        fit,
+        habits=habits / habits.sum(1, keepdim=True),
+        confusions=confusions / confusions.sum(1, keepdim=True).clamp(min=_TINY),
+        favorites=favorites / favorites.sum(1, keepdim=True),
+        counts=torch.zeros_like(counts),
+    )
+    return replace(result, counts=counts, strength=_fit_strength(result, counts))
 
 
-def _fit_strength(fit: AnnotatorFit, counts: Tensor, num_annotators: int) -> float:
+def _fit_strength(fit: AnnotatorFit, counts: Tensor) -> float:
     """Return the number of labels that habits count as, by the Dirichlet-multinomial likelihood of expected counts.
 
     ``log Γ(s) - log Γ(s + n) + sum_y log Γ(s B_y + n_y) - log Γ(s B_y)`` for each annotator and class, where B are the
-    probabilities by habits and n the counts (Minka 2000).
+    probabilities by habits and n the counts (Minka 2000). Labels that do not occur add nothing.
     """
     num_classes = len(fit.confusions)
-    per_label = torch.arange(num_annotators * num_classes, device=counts.device)
-    habits = fit.columns(per_label // num_classes, per_label % num_classes)  # counts are not set yet
-    totals = counts.view(num_annotators, num_classes, num_classes).sum(1)
+    habits = fit.columns(fit.pairs // num_classes, fit.pairs % num_classes)  # there are no counts yet
+    totals = replace(fit, counts=counts).totals
 
     def likelihood(strength: float) -> float:
         prior = strength * habits + 1e-6
@@ -283,8 +293,9 @@ def copies(fit: AnnotatorFit, annotations: Annotations) -> list[tuple[int, int, 
 
     Given all labels of an example but b's, b agrees with a with probability ``r = sum_c q_c M_b[c, y_a]``. Pairs share
     confusions that are typical of an example, so the excess ``agreements - sum r`` of a pair is compared to that of all
-    pairs, in standard deviations ``sqrt(sum r (1 - r))``; the limit allows for the number of pairs (Bonferroni). And at
-    least half of the labels must be copied, ``excess / sum (1 - r)``, to explain it.
+    pairs, in standard deviations ``sqrt(sum r (1 - r))``; the limit allows for the number of pairs (Bonferroni). Good
+    annotators, too, agree more often than is expected before their matrices are known, but not by as much: if b copies
+    a fraction s of the labels and chooses the others, they agree with probability ``s + (1 - s) r``.
 
     Returns:
         Two annotators, their common examples and how often they agree, for each pair.
@@ -312,10 +323,10 @@ def copies(fit: AnnotatorFit, annotations: Annotations) -> list[tuple[int, int, 
     common, agreements, expected, variance = (
         zeros.index_add(0, place, values) for values in (torch.ones_like(rate), agreed, rate, rate * (1 - rate))
     )
-    typical = max(0.0, float((agreements - expected).sum() / common.sum()))
-    scores = (agreements - expected - typical * common) / variance.sqrt()
+    expected += max(0.0, float((agreements - expected).sum() / common.sum())) * common
+    scores = (agreements - expected) / variance.sqrt()
+    copied = (agreements - expected) / (common - expected)
     limit = NormalDist().inv_cdf(1 - min(0.5, _FALSE_ALARMS / len(codes)))
-    copied = (agreements - expected) / (common - expected)  # fraction of labels that explains the agreement
     found = ((scores > limit) & (copied > _MIN_COPIED) & (common >= _MIN_COMMON)).nonzero()[:, 0].tolist()
     return [
         (int(codes[i]) // len(names), int(codes[i]) % len(names), int(common[i]), int(agreements[i])) for i in found
@@ -330,6 +341,6 @@ def _copy_weights(pairs: Sequence[tuple[int, int, int, int]], annotations: Annot
         group = [low if number == high else number for number in group]
     of_label = torch.tensor(group, device=annotations.example.device)[annotations.annotator]
     codes = annotations.example * len(group) + of_label
-    place, sizes = codes.unique(return_inverse=True, return_counts=True)[1:]
-    weights: Tensor = 1 / sizes[place].float()
+    _, place, sizes = codes.unique(return_inverse=True, return_counts=True)
+    weights: Tensor = sizes[place].float().reciprocal()
     return weights

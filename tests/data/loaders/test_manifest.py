@@ -77,7 +77,7 @@ BAD = {
     "no train": (("pictures/0.png,cat,test",), "path,label,split", "no row to train on"),
     "split": ((*GOOD, "pictures/2.png,cat,valid"), "path,label,split", "m.csv, row 2: split 'valid'; must be train,"),
     "empty path": ((*GOOD, ",cat,train"), "path,label,split", "m.csv, row 2: column 'path' is empty"),
-    "empty label": ((*GOOD, "pictures/2.png,,train"), "path,label,split", "row 2: the label is empty"),
+    "empty test label": ((*GOOD, "pictures/2.png,,test"), "path,label,split", "row 0: the label is empty"),
     "no labels": (("pictures/0.png,", "pictures/1.png, "), "path,label", "column 'label' is empty; give a file"),
     "two paths": (("pictures/0.png,a,b",), "path,label,Path", "two columns 'path'; rename one"),
     "semicolons": (("pictures/0.png;a",), "path;label", "m.csv: columns are separated by ';'; separate them by"),
@@ -116,10 +116,10 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path, name: str) -> None:
         opened(tmp_path / name)
 
 
-def test_an_empty_cell_of_a_parquet_table_is_named(root: Path) -> None:
-    pyarrow.parquet.write_table(pa.table({"path": ["pictures/0.png"] * 2, "label": ["a", None]}), root / "m.parquet")
-    with pytest.raises(InputError, match=r"m\.parquet, column 'label', row 1: the label is empty"):
-        opened(root / "m.parquet")
+def test_an_empty_cell_of_a_parquet_table_is_no_label(root: Path) -> None:
+    table = {"path": [f"pictures/{i}.png" for i in range(3)], "label": ["a", None, "b"]}
+    pyarrow.parquet.write_table(pa.table(table), root / "m.parquet")
+    assert opened(root / "m.parquet").given.tolist() == [0, -1, 1]
 
 
 def test_text_that_a_parquet_table_stores_as_bytes_is_text(root: Path) -> None:

@@ -95,7 +95,6 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
         {"categorical": ("label",)},
         "column 'label' holds the labels; choose another",
     ),
-    "an empty label": ("x,label\n1,a\n2,\n", {}, "t.csv, column 'label', row 1: the label is empty; every"),
     "an empty label of another split": (
         "x,kind,split\n1,a,test\n2,,test\n3,a,train\n4,b,train\n",
         {"label_column": "kind"},

@@ -82,15 +82,17 @@ def _check_annotations(data: Dataset, people: Array | None, path: str) -> Datase
         raise InputError(
             f"{what}: shape {table.shape}, type {table.dtype}; must be class numbers ({count}, annotators)"
         )
-    codes = np.nan_to_num(table, nan=-1).astype(np.int32)
+    codes = np.nan_to_num(table, nan=-1)
     names = data.class_names or tuple(map(str, range(int(codes.max(initial=-1)) + 1)))
-    if (wrong := (codes < -1) | (codes >= len(names))).any():
+    if (wrong := (codes < -1) | (codes >= len(names)) | (codes != np.floor(codes))).any():
         row = int(wrong.any(1).argmax())
         raise InputError(f"{what}, row {row}: a class number must be from 0 to {len(names) - 1}, or -1 for no label")
     by = tuple(map(str, range(table.shape[1]) if people is None else people.tolist()))
     if len(by) != table.shape[1]:
         raise InputError(f"{path}, '{ANNOTATORS}': {len(by)} names for {table.shape[1]} columns of annotations")
-    return replace(data, train=replace(data.train, annotations=codes), class_names=names, annotators=by)
+    return replace(
+        data, train=replace(data.train, annotations=codes.astype(np.int32)), class_names=names, annotators=by
+    )
 
 
 def read_arrays(path: Path, mmap_threshold_mb: float) -> dict[str, Array]:

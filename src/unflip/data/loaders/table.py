@@ -102,14 +102,16 @@ class Manifest(Loader):
         """List the images; they are not opened."""
         name = None if options.label_column is None else options.label_column.lower()
         groups = (options.groups or "").lower()
-        by = tuple(column.lower() for column in options.annotator_columns)
+        by = {column.lower(): column for column in options.annotator_columns}
         cells, header = read_columns(path, ("path", "split", name or "label", groups, *by), str(path))
         if "path" not in cells:
             raise InputError(f"{path}: no column 'path' among {', '.join(header)}")
         names = as_names([str(cell) for cell in cells["path"]])
         files = ImageFiles(path.parent, names, path, np.arange(len(names)))
         split = "split" if "split" in cells else None
-        roles = _Roles(find_label_column(path, header, name), split, groups if groups in cells else None, names, by)
+        group_column = groups if groups in cells else None
+        cells |= {column: cells.pop(key) for key, column in by.items() if key in cells}
+        roles = _Roles(find_label_column(path, header, name), split, group_column, names, options.annotator_columns)
         return _build(path, files, cells, roles, header, options.class_names)
 
 
@@ -173,7 +175,8 @@ def _check_roles(
     """Raise InputError for columns that are unknown, not unique, or both label and feature."""
     if (twice := next((name for name in header if header.count(name) > 1), None)) is not None:
         raise InputError(f"{path}: two columns '{twice}'; rename one of them")
-    for what, names in (("--ignore: ", options.ignore), ("", options.columns or ())):
+    by = options.annotator_columns
+    for what, names in (("--ignore: ", options.ignore), ("--annotator-columns: ", by), ("", options.columns or ())):
         if (stray := next((name for name in names if name not in header), None)) is not None:
             raise InputError(f"{path}: {what}{unknown('column', stray, header)}")
     if label is not None and label in {*typed, *options.ignore}:

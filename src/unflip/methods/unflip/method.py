@@ -28,7 +28,7 @@ from unflip.methods.unflip.folds import assign_folds, folds_without, members_row
 from unflip.methods.unflip.posterior import PosteriorState, blocks, informative_prob, top_one, update_posterior
 from unflip.nn.base import EMA, Ensemble, Network, unwrap
 from unflip.options import Options
-from unflip.stats.annotators import AnnotatorFit, fit_annotators
+from unflip.stats.annotators import ROUNDS, AnnotatorFit, fit_annotators
 from unflip.stats.discriminant import (
     MIN_LOG_PROB,
     SHRINKS,
@@ -46,6 +46,7 @@ SMALL_DATA = 10_000
 PRIOR_TRUST = {"auto": None, "equal": 0.0, "empirical": 1.0}
 """Trust in the class prior, by option; None: estimated."""
 _MIN_WEIGHT = 0.1  # Gaussians with a smaller weight, relative to the networks', are not worth their time
+_FEW_ROUNDS = 5  # of expectation maximization, between the first epoch and the last
 _MIN_STEPS = 300  # of a run on feature vectors
 _MAX_GRAD_NORM = 3.0  # of a member; not reached on frozen CIFAR features, where training is stable
 
@@ -273,13 +274,20 @@ class Unflip(Method):
         after.lapses = before.lapses if before else self._lapses(views.network, labels)
         if labels.annotations is not None:
             known = given.where(labels.trusted[train], torch.tensor(-1, device=given.device))
-            after.annotators = fit_annotators(labels.annotations.at(train, len(labels)), after.log_probs, known=known)
+            rounds = ROUNDS if before is None or epoch == context.epochs else _FEW_ROUNDS
+            after.annotators = fit_annotators(
+                labels.annotations.at(train, len(labels)),
+                after.log_probs,
+                known=known,
+                rounds=rounds,
+                start=before.annotators if before else None,
+            )
         log_odds = self._calibrate(labels)
         proposed, confidence = torch.empty_like(given), torch.empty(len(given), device=given.device)
         for rows in blocks(len(train), self.context.num_classes):
             proposed[rows], confidence[rows] = after.correct(rows, given, log_odds[rows])
         changed = labels.change(epoch, train, proposed, confidence)
-        pair = torch.stack([labels.given[train], labels.current[train]], 1)
+        pair = torch.stack([labels.given[train], labels.current[train]], 1).clamp(min=0)
         after.network_pair = views.network.gather(1, pair)
         after.gaussian_pair = None if views.gaussian is None else views.gaussian.gather(1, pair)
         return {
@@ -372,7 +380,7 @@ class Unflip(Method):
         top2_probs = torch.empty(len(train), 2, device=train.device)
         for rows in blocks(len(train), self.context.num_classes):
             top2_probs[rows], top2[rows] = state.combined[rows].float().softmax(1).topk(2)
-        pair = torch.stack([labels.given[train], labels.current[train]], 1)
+        pair = torch.stack([labels.given[train], labels.current[train]], 1).clamp(min=0)
         return LabelScores(
             probs=state.combined.gather(1, pair).float().exp(),
             odds=self._odds(given),
@@ -420,9 +428,9 @@ class Unflip(Method):
         given, unreviewed = labels.initial[self.context.train], ~labels.trusted[self.context.train]
         odds = self._odds(given)
         scaling = self.posterior.fit_scaling(odds, given, unreviewed)
-        weights = labels.review_weights[self.context.train]
-        sample = weights.nonzero()[:, 0]
-        original, probs = labels.given[self.context.train[sample]], self.posterior.log_probs[sample].float().exp()
+        weights, original = labels.review_weights[self.context.train], labels.given[self.context.train]
+        sample = (weights * (original >= 0)).nonzero()[:, 0]
+        original, probs = original[sample], self.posterior.log_probs[sample].float().exp()
         wrong = original != given[sample]
         self.scaling = calibrate_to_review(
             scaling, odds[unreviewed], self.odds(probs, original), wrong, weights[sample]
@@ -456,7 +464,7 @@ class Unflip(Method):
         if state is not None:  # large tables are not copied
             saved = vars(state) | {"gaussians": None if state.gaussians is None else asdict(state.gaussians)}
             saved |= {"confident": list(state.confident)}
-            saved |= {"annotators": None if state.annotators is None else vars(state.annotators)}
+            saved |= {"annotators": None if state.annotators is None else asdict(state.annotators)}
         return {
             "ema": self.ema.module.state_dict(),
             "steps": int(self.ema.n_averaged),
