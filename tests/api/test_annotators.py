@@ -349,3 +349,16 @@ def test_frames_in_memory_with_annotations(tmp_path: Path) -> None:
     done = unflip.clean(data, tmp_path / "run", annotations=frames("frame"), settings=QUICK, device="cpu", epochs=4)
     assert done.annotator_table("annotators.csv") is not None
     assert sorted(done.labels()["given_label_name"].drop_null().unique().to_pylist()) == ["0", "1", "2"]
+
+
+def test_the_consensus_is_written_for_every_example(run: unflip.Result, tmp_path: Path) -> None:
+    run.apply(tmp_path / "fixed.npz", fill_above=0.5)
+    assert np.load(tmp_path / "fixed.npz")["train_labels"].tolist() == run.labels()["suggested_label"].to_pylist()
+    content = blobs()
+    done = unflip.clean(
+        content["train"], tmp_path / "run", annotations=frames("names"), settings=QUICK, device="cpu", epochs=4
+    )
+    X, labels = done.apply(fill_above=0.0).data
+    assert X is not None
+    assert labels.tolist() == done.labels()["suggested_label_name"].to_pylist()
+    assert done.apply().data[1][0] == ""  # nobody has labeled it

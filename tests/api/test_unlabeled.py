@@ -21,6 +21,7 @@ from unflip.api.export import FORMATS
 from unflip.errors import InputError
 from unflip.methods import methods
 from unflip.review import Order
+from unflip.runs.folder import Run
 
 Cli = Callable[..., Outcome]
 SCHEMA = Path(__file__).parents[2] / "docs" / "result.schema.json"
@@ -164,9 +165,15 @@ def test_new_data_is_predicted_and_checked(cli: Cli, run: unflip.Result, tmp_pat
     assert (done.code, done.err) == (0, "")
     assert np.mean([row["label"] == name for row, name in zip(read(tmp_path / "p.csv"), truth(), strict=True)]) > 0.97
     done = cli("check", run.folder, "--data", path, "--out", tmp_path / "checked")
+    assert done.code == 0, done.err
+    rows = Run(tmp_path / "checked").labels().to_pylist()
+    assert [row["index"] for row in rows if row["split"] == "unlabeled"] == [*GAPS]
+    assert [row["index"] for row in rows if row["label_quality"] is None] == [*GAPS]
+    assert {row["index"] for row in rows if row["is_label_issue"]} >= {*WRONG}
+    assert not any(rows[row]["is_label_issue"] for row in GAPS)
+    done = cli("check", run.folder, "--data", write_rows(tmp_path / "x.csv", ["?"] * 150), "--out", tmp_path / "wrong")
     assert done.code == 2
-    assert "row 0" in done.err
-    assert len(done.err.splitlines()) == 1
+    assert "row 0: label '?' is no class of the run" in done.err
 
 
 def test_the_review_page_shows_and_decides_them(run: unflip.Result, tmp_path: Path) -> None:

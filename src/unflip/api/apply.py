@@ -244,7 +244,7 @@ def _match(run: Run, keys: Keys, fixes: Corrections) -> tuple[NewLabels, Array, 
     of the run's changes concern examples that are not in the data, or that several may be.
 
     A suggested label does not replace one that has changed since the run. Where the run's labels came from another
-    file, all of them are written.
+    file or are those of a majority, all of them are written.
     """
     elsewhere = run.config.common.data.labels is not None or layout.ANNOTATORS in run.owned()
     new = NewLabels(keys.given, np.full(len(keys.given), -1), np.ones(len(keys.given), bool))

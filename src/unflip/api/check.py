@@ -16,6 +16,7 @@ from unflip.api.result import Result
 from unflip.api.save import write_scored
 from unflip.data.arrays import Array
 from unflip.data.columns import Table
+from unflip.data.labels import missing_labels
 from unflip.data.rewrite import class_numbers
 from unflip.encoders.table import text_columns
 from unflip.engine.evaluation import data_path
@@ -26,7 +27,7 @@ from unflip.progress import Track, untracked
 from unflip.review.review import finished_run
 from unflip.runs import layout
 from unflip.runs.folder import Claim, Run, as_run
-from unflip.runs.labels import Assessment, label_table
+from unflip.runs.labels import UNLABELED, Assessment, label_table
 
 _LISTED = 20  # classes that an error lists
 
@@ -122,27 +123,39 @@ def parse_fraction(value: float | str) -> float:
 
 
 def _score(trained: Run, new: NewData, parts: list[str], predictions: list[Prediction]) -> tuple[Any, Any]:
-    """Return the label table of new data, and the equally likely numbers (q,) of wrong labels."""
+    """Return the label table of new data, and the equally likely numbers (q,) of wrong labels.
+
+    Examples without a label get a suggestion, but have no quality.
+    """
     names, probs = trained.class_names, torch.cat([prediction.probs for prediction in predictions])
     labels = []
     for prediction in predictions:
         numbers = class_numbers(prediction.given, len(prediction.probs), names, new.raw.class_names)
-        if (numbers < 0).any():
-            row = int((numbers < 0).argmax())
+        wrong = numbers < 0
+        if prediction.given is not None:
+            wrong &= ~missing_labels(prediction.given, trained.config.common.data.unlabeled)
+        if wrong.any():
+            row = int(wrong.argmax())
             label = "none" if prediction.given is None else f"'{prediction.given[row]}'"
             known = ", ".join(names[:_LISTED])
             raise InputError(f"{new.what}, row {row}: label {label} is no class of the run, which are {known}")
         labels.append(torch.from_numpy(numbers))
     given, ids = torch.cat(labels), [name for prediction in predictions for name in prediction.ids]
-    splits = np.repeat(parts, [len(part) for part in labels]).tolist()
-    suggested, log_odds, errors = score_labels(probs, given)
+    splits = np.repeat(parts, [len(part) for part in labels])
+    splits = np.where(given.numpy() < 0, UNLABELED, splits).tolist()
+    labeled = given >= 0
+    if not bool(labeled.any()):
+        raise InputError(f"{new.what}: no example has a label")
+    best, own_odds, errors = score_labels(probs[labeled], given[labeled])
+    suggested, log_odds = probs.argmax(1), torch.full_like(probs[:, 0], torch.nan, dtype=own_odds.dtype)
+    suggested[labeled], log_odds[labeled] = best, own_odds
     keys = keys_of(new.raw, names)
     digests = None if keys.digests is None or len(keys.digests) != len(ids) else [*keys.digests]
     seen = _seen(trained, new, ids, digests)
     if seen.any():
         text = f"the run was trained on {int(seen.sum()):,} of {len(seen):,} examples: their scores are in-sample"
         warnings.warn(f"{new.what}: {text}", UnflipWarning, stacklevel=3)
-    columns = torch.stack([given, given, suggested], 1)
+    columns = torch.stack([given, given, suggested], 1).clamp(min=0)
     top2_probs, top2 = probs.topk(2)
     by_label = probs.gather(1, columns)
     fold, unseen = torch.full_like(given, -1), torch.from_numpy(~seen)
@@ -169,7 +182,8 @@ def _write(run: Run, trained: Run, new: NewData, predictions: list[Prediction], 
     """Write the files of a run, with the model and the configuration of the trained one."""
     config, raw, path = trained.config, new.raw, new.options.path
     data = config.common.data.model_copy(
-        update={"path": data_path(path), "labels": None, "reviewed": None, "limit": None}
+        update=dict.fromkeys(("labels", "reviewed", "limit", "annotations"))
+        | {"path": data_path(path), "annotator_columns": ()}
     )
     run.write_config(replace(config, common=config.common.model_copy(update={"data": data})).to_toml())
     shutil.copyfile(trained.folder / layout.MODEL, run.own(layout.MODEL))

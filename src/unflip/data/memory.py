@@ -200,8 +200,7 @@ def _read(memory: InMemory) -> _Part:
     check_order(memory.data, memory.labels)
     if not isinstance(content, pa.Table):
         return _Part(content, given)
-    unlabeled = memory.annotations is not None and memory.label_column is None and LABEL not in content.column_names
-    if given is None and not unlabeled:
+    if given is None and not _has_annotations_only(memory):
         column = label_column_of(memory)
         given, content = content[column], content.drop_columns([column])
     return _Part(_features(content, memory), given)
@@ -330,6 +329,8 @@ def new_labels(memory: InMemory, new: NewLabels, classes: Sequence[str]) -> Arra
     """Return the labels (n,) of data in memory after a change, as the data has them."""
     if memory.labels is not None:
         return new_cells(plain_column(memory.labels, "labels"), new, classes)
+    if _has_annotations_only(memory):
+        return np.array([*classes, ""], np.str_)[new.new]
     data, column = memory.data, label_column_of(memory)
     if not _is_hugging_face(data):
         cells = data.iloc[:, _place(data, column)] if hasattr(data, "iloc") else data[column]
@@ -338,6 +339,13 @@ def new_labels(memory: InMemory, new: NewLabels, classes: Sequence[str]) -> Arra
     names = getattr(data.features[column], "names", None)
     values = [names.index(name) for name in classes] if names else classes
     return new_cells(np.array(list(data.with_format(None)[column])), new, values)
+
+
+def _has_annotations_only(memory: InMemory) -> bool:
+    """Whether the data has annotations, and no labels besides."""
+    names = getattr(memory.data, "column_names", getattr(memory.data, "columns", ()))
+    without = memory.labels is None and memory.label_column is None and LABEL not in [str(name) for name in names]
+    return memory.annotations is not None and without
 
 
 def label_column_of(memory: InMemory) -> str:
@@ -375,7 +383,7 @@ def relabeled(memory: InMemory, new: NewLabels, classes: Sequence[str], keep_giv
     labels = new_labels(memory, new, classes)
     if keep_given_as in [str(name) for name in getattr(data, "column_names", getattr(data, "columns", ()))]:
         raise InputError(f"keep_given_as: the data has a column '{keep_given_as}'; choose another name")
-    if memory.labels is not None:
+    if memory.labels is not None or _has_annotations_only(memory):
         kept = [data[row] for row in rows.tolist()] if isinstance(data, list | tuple) else _take(data, rows)
         return kept, labels[rows]
     column = label_column_of(memory)
