@@ -70,10 +70,10 @@ def run(cell: dict[str, Any]) -> dict[str, Any]:
     """Return the figures of the methods of a run."""
     data, way = cell["data"], cell["way"]
     table = annotate(data, cell["kind"], cell["labels"], cell["seed"])
-    judged = shared if way == "shared" else end_to_end
+    method_runs = shared if way == "shared" else end_to_end
     return cell | {
         "count": len(table),
-        "methods": dict(judged(data, table, cell["seed"])),
+        "methods": dict(method_runs(data, table, cell["seed"])),
     }
 
 
@@ -161,11 +161,11 @@ def shared(data: str, table: Any, seed: int) -> Iterator[tuple[str, dict[str, An
     count, classes = len(clean), int(clean.max()) + 1
     example, by = np.nonzero(table >= 0)
     label = table[example, by]
-    votes = np.zeros((count, classes))
-    np.add.at(votes, (example, label), 1)
-    majority = (votes + 0.5 * np.random.default_rng(seed).random(votes.shape)).argmax(1)
-    shares = votes / votes.sum(1, keepdims=True)
-    yield MAJORITY, judge(clean, table, majority, shares[range(count), majority], agreement(table, majority))
+    counts = np.zeros((count, classes))
+    np.add.at(counts, (example, label), 1)
+    majority = (counts + 0.5 * np.random.default_rng(seed).random(counts.shape)).argmax(1)
+    shares = counts / counts.sum(1, keepdims=True)
+    yield MAJORITY, score(clean, table, majority, shares[range(count), majority], agreement(table, majority))
     if count <= MAX_CROWD_KIT and find_spec("crowdkit"):
         from crowdkit.aggregation import DawidSkene
 
@@ -178,7 +178,7 @@ def shared(data: str, table: Any, seed: int) -> Iterator[tuple[str, dict[str, An
     quality, people = found["label_quality"], found["annotator_stats"].sort_index()
     estimates = people["annotator_quality"].reindex(range(table.shape[1])).to_numpy()
     consensus = quality["consensus_label"].to_numpy()
-    yield CROWDLAB, judge(clean, table, consensus, quality["consensus_quality_score"].to_numpy(), estimates)
+    yield CROWDLAB, score(clean, table, consensus, quality["consensus_quality_score"].to_numpy(), estimates)
     names = tuple(map(str, range(table.shape[1])))
     annotations = Annotations(*(torch.from_numpy(part) for part in (example, by, label)), names=names)
     for name, prior in ((OWN_DS, np.ones_like(probs) / classes), (OURS, probs)):
@@ -214,7 +214,7 @@ def end_to_end(data: str, table: Any, seed: int) -> Iterator[tuple[str, dict[str
     assert done.annotators is not None
     rows = dict(zip(*(done.annotators.annotators[name].to_pylist() for name in ("annotator", "accuracy")), strict=True))
     estimates = np.array([rows.get(name, np.nan) for name in people])
-    yield END_TO_END, judge(clean, table, consensus, quality, estimates) | {"seconds": round(seconds, 1)}
+    yield END_TO_END, score(clean, table, consensus, quality, estimates) | {"seconds": round(seconds, 1)}
 
 
 def by_posterior(clean: Any, table: Any, probs: Any) -> dict[str, Any]:
@@ -223,7 +223,7 @@ def by_posterior(clean: Any, table: Any, probs: Any) -> dict[str, Any]:
 
     given = table >= 0
     right = np.take_along_axis(probs, table.clip(0), 1) * given
-    return judge(clean, table, probs.argmax(1), probs.max(1), right.sum(0) / np.maximum(1, given.sum(0)))
+    return score(clean, table, probs.argmax(1), probs.max(1), right.sum(0) / np.maximum(1, given.sum(0)))
 
 
 def agreement(table: Any, labels: Any) -> Any:
@@ -232,7 +232,7 @@ def agreement(table: Any, labels: Any) -> Any:
     return ((table == labels[:, None]) & given).sum(0) / given.sum(0).clip(1)
 
 
-def judge(clean: Any, table: Any, consensus: Any, quality: Any, estimates: Any) -> dict[str, Any]:
+def score(clean: Any, table: Any, consensus: Any, quality: Any, estimates: Any) -> dict[str, Any]:
     """Return what is shown of consensus labels (n,), their quality (n,) and accuracies of annotators (a,)."""
     import numpy as np
     from sklearn.metrics import roc_auc_score
@@ -320,18 +320,18 @@ def bars(results: list[Row]) -> Iterator[str]:
     for method in (OURS, END_TO_END):
         own = [row for row in rows if method in row["methods"]]
 
-        def ahead(other: str, some: list[Row], method: str = method) -> list[float]:
+        def leads_over(other: str, some: list[Row], method: str = method) -> list[float]:
             return [
                 row["methods"][method]["accuracy"] - row["methods"][other]["accuracy"]
                 for row in some
                 if other in row["methods"]
             ]
 
-        wanted = [(f"ahead of {other} in the mean", 0.0, mean, ahead(other, own)) for other in METHODS[:3]]
-        wanted.append(("no row more than 0.2 below majority", -TOLERANCE, min, ahead(MAJORITY, own)))
+        wanted = [(f"ahead of {other} in the mean", 0.0, mean, leads_over(other, own)) for other in METHODS[:3]]
+        wanted.append(("no row more than 0.2 below majority", -TOLERANCE, min, leads_over(MAJORITY, own)))
         for labels in LABELS:
             limit, words = (LEAD, "at least 0.3 ahead") if labels == 2 else (0.0, "not behind")
-            leads = ahead(CROWDLAB, [row for row in own if row["labels"] == labels])
+            leads = leads_over(CROWDLAB, [row for row in own if row["labels"] == labels])
             wanted.append((f"CROWDLAB, {labels} labels: {words} in the mean", limit, mean, leads))
         body += [[method, words, *_outcome(of(leads), limit, leads)] for words, limit, of, leads in wanted if leads]
     return _table(["method", "wanted", "points", "", "rows ahead", "worst row"], body)
