@@ -10,13 +10,14 @@ import torch
 
 from limits import Limits
 from unflip import UnflipClassifier
+from unflip.data.arrays import Array
 from unflip.stats.annotators import Annotations, fit_annotators
 
 EXAMPLES, FEATURES, CLASSES, ANNOTATORS, LABELS = 100_000, 64, 10, 500, 4
 LIMIT = 2.0  # processor time by that of single labels: at most
 
 
-def make() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def make() -> tuple[Array, Array, Array]:
     """Return features, classes, and labels (examples, annotators) with gaps."""
     draw = np.random.default_rng(0)
     clean = draw.integers(0, CLASSES, EXAMPLES)
@@ -38,7 +39,9 @@ def main() -> None:
     counts = np.zeros((EXAMPLES, CLASSES))
     np.add.at(counts, (example, label), 1)
     majority = counts.argmax(1)
-    long = Annotations(*map(torch.from_numpy, (example, by, label)), names=tuple(map(str, range(ANNOTATORS))))
+    long = Annotations(
+        torch.from_numpy(example), torch.from_numpy(by), torch.from_numpy(label), tuple(map(str, range(ANNOTATORS)))
+    )
     started = time.process_time()
     fit_annotators(long, torch.zeros(EXAMPLES, CLASSES).log_softmax(1), of_prior=True)
     print(f"Dawid-Skene alone: {time.process_time() - started:.1f} s", flush=True)

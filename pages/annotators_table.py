@@ -29,6 +29,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
+from importlib import import_module
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -151,13 +152,13 @@ def out_of_fold(inputs: Any, labels: Any, classes: int) -> Any:
 def shared(data: str, table: Any, seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the figures of the methods that take out-of-fold probabilities, or none."""
     import numpy as np
-    import pandas as pd
     import torch
     from cleanlab.multiannotator import get_label_quality_multiannotator
 
     from unflip.stats.annotators import Annotations, fit_annotators
 
     inputs, clean = noise_rate_table.load(data)
+    pandas = import_module("pandas")
     count, classes = len(clean), int(clean.max()) + 1
     example, by = np.nonzero(table >= 0)
     label = table[example, by]
@@ -167,20 +168,19 @@ def shared(data: str, table: Any, seed: int) -> Iterator[tuple[str, dict[str, An
     shares = counts / counts.sum(1, keepdims=True)
     yield MAJORITY, score(clean, table, majority, shares[range(count), majority], agreement(table, majority))
     if count <= MAX_CROWD_KIT and find_spec("crowdkit"):
-        from crowdkit.aggregation import DawidSkene
-
-        long = pd.DataFrame({"task": example, "worker": by, "label": label})
-        probs = DawidSkene(n_iter=30).fit_predict_proba(long).reindex(index=range(count), columns=range(classes))
-        yield CROWD_KIT, by_posterior(clean, table, probs.fillna(0).to_numpy())
+        long = pandas.DataFrame({"task": example, "worker": by, "label": label})
+        model = import_module("crowdkit.aggregation").DawidSkene(n_iter=30)
+        probs = model.fit_predict_proba(long).reindex(index=range(count), columns=range(classes)).fillna(0).to_numpy()
+        yield CROWD_KIT, by_posterior(clean, table, probs)
     probs = out_of_fold(inputs, majority, classes)
-    wide = pd.DataFrame(table).where(table >= 0).loc[:, (table >= 0).any(0)]
+    wide = pandas.DataFrame(table).where(table >= 0).loc[:, (table >= 0).any(0)]
     found = get_label_quality_multiannotator(wide, probs, verbose=False, return_detailed_quality=False)
     quality, people = found["label_quality"], found["annotator_stats"].sort_index()
     estimates = people["annotator_quality"].reindex(range(table.shape[1])).to_numpy()
     consensus = quality["consensus_label"].to_numpy()
     yield CROWDLAB, score(clean, table, consensus, quality["consensus_quality_score"].to_numpy(), estimates)
     names = tuple(map(str, range(table.shape[1])))
-    annotations = Annotations(*(torch.from_numpy(part) for part in (example, by, label)), names=names)
+    annotations = Annotations(torch.from_numpy(example), torch.from_numpy(by), torch.from_numpy(label), names)
     for name, prior in ((OWN_DS, np.ones_like(probs) / classes), (OURS, probs)):
         started = time.process_time()
         fit = fit_annotators(annotations, torch.from_numpy(np.log(prior)).float(), of_prior=name == OWN_DS)
@@ -327,7 +327,9 @@ def bars(results: list[Row]) -> Iterator[str]:
                 if other in row["methods"]
             ]
 
-        wanted = [(f"ahead of {other} in the mean", 0.0, mean, leads_over(other, own)) for other in METHODS[:3]]
+        wanted: list[tuple[str, float, Callable[[list[float]], float | None], list[float]]] = [
+            (f"ahead of {other} in the mean", 0.0, mean, leads_over(other, own)) for other in METHODS[:3]
+        ]
         wanted.append(("no row more than 0.2 below majority", -TOLERANCE, min, leads_over(MAJORITY, own)))
         for labels in LABELS:
             limit, words = (LEAD, "at least 0.3 ahead") if labels == 2 else (0.0, "not behind")
