@@ -162,7 +162,7 @@ def test_matrices_are_columns_side_by_side_and_their_rows_sum_to_one() -> None:
 
 def test_sharpness_is_that_of_a_general_optimizer() -> None:
     long, log_probs = small()
-    q = long.votes(40, 3) + log_probs.exp()
+    q = long.label_counts(40, 3) + log_probs.exp()
     q = (q / q.sum(1, keepdim=True)).double()
     fit = fit_annotators(long, log_probs, rounds=1)
     best = minimize_scalar(
@@ -241,7 +241,7 @@ def test_the_consensus_is_better_than_the_majority(accuracies: Sequence[float], 
         long = annotate(truth, [confuse(accuracy, 5) for accuracy in accuracies], share=0.8, seed=seed)
         log_probs = uniform(1500, 5) if of_prior else predictions(truth, 5, 2.0, seed)
         fit = fit_annotators(long, log_probs, of_prior=of_prior)
-        votes = long.votes(1500, 5) + torch.rand(1500, 5, generator=torch.Generator().manual_seed(seed)) / 2
+        votes = long.label_counts(1500, 5) + torch.rand(1500, 5, generator=torch.Generator().manual_seed(seed)) / 2
         ours, majority = (float((x.argmax(1) == truth).float().mean()) for x in (fit.log_probs, votes))
         gains.append(ours - majority)
     assert min(gains) > 0
@@ -403,4 +403,4 @@ def test_labels_of_some_examples_are_counted_from_zero() -> None:
     part = long.at(torch.tensor([5, 0, 4]), 6)
     assert as_rows(part) == [(1, 1, 2), (1, 0, 1), (0, 0, 2)]
     assert part.counts(3).tolist() == [1, 2, 0]
-    assert part.votes(3, 3).tolist() == [[0, 0, 1], [0, 1, 1], [0, 0, 0]]
+    assert part.label_counts(3, 3).tolist() == [[0, 0, 1], [0, 1, 1], [0, 0, 0]]

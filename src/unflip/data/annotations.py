@@ -165,16 +165,16 @@ def with_consensus(raw: Dataset, what: str) -> Dataset:
     """
     train, names = raw.train, np.array(raw.class_names, np.str_)
     assert train.annotations is not None
-    by = (train.annotations >= 0).any(0).nonzero()[0]
+    by = np.flatnonzero((train.annotations >= 0).any(0))
     if len(by) < 2:
         one = f"one annotator, '{raw.annotators[by[0]]}', gave all labels; use --labels" if len(by) else "no label"
         raise InputError(f"{what}: {one}")
     long, count = long_form(raw), len(train.inputs)
-    votes = long.votes(count, len(names))
+    chosen = long.label_counts(count, len(names))
     prior = torch.zeros(1, len(names)).log_softmax(1).expand(count, -1)
     preferred = fit_annotators(long, prior, of_prior=True).log_probs.exp()
-    winner = (votes + preferred / 2).argmax(1).numpy()
-    labels = np.where(votes.sum(1).numpy() > 0, names[winner], "")
+    winner = (chosen + preferred / 2).argmax(1).numpy()
+    labels = np.where(chosen.sum(1).numpy() > 0, names[winner], "")
     return replace(raw, train=replace(train, labels=labels, truth=train.labels))
 
 

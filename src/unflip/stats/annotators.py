@@ -52,7 +52,7 @@ class Annotations(NamedTuple):
         """Return the number of labels of each example (n,)."""
         return self.example.bincount(minlength=num_examples)
 
-    def votes(self, num_examples: int, num_classes: int) -> Tensor:
+    def label_counts(self, num_examples: int, num_classes: int) -> Tensor:
         """Return how often each class was chosen (n, k)."""
         places = self.example * num_classes + self.label
         return places.bincount(minlength=num_examples * num_classes).view(num_examples, num_classes).float()
@@ -131,8 +131,8 @@ def fit_annotators(
     """
     count, num_classes = log_probs.shape
     example, annotator, label, names = annotations
-    votes = annotations.votes(count, num_classes)
-    start = votes + 1 / num_classes if of_prior else votes + log_probs.float().exp()
+    chosen = annotations.label_counts(count, num_classes)
+    start = chosen + 1 / num_classes if of_prior else chosen + log_probs.float().exp()
     q = _set_known(start / start.sum(1, keepdim=True), known)
     weights = torch.ones(len(example), device=example.device)
     habits = torch.tensor(_HABIT_PRIOR, device=example.device).div(sum(_HABIT_PRIOR)).repeat(len(names), 1)
