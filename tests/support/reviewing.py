@@ -88,8 +88,8 @@ def issue(
 
 
 def decided(export: str) -> str:
-    """Return an export without what identifies the examples besides index and name."""
-    return "".join(line.rsplit(",", 2)[0] + "\n" for line in export.splitlines())
+    """Return an export without who decided, and what identifies the examples besides index and name."""
+    return "".join(line.rsplit(",", 3)[0] + "\n" for line in export.splitlines())
 
 
 def new_request() -> str:

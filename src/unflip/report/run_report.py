@@ -318,7 +318,7 @@ def open_views(run: Run, data: str | None) -> Views:
 
 
 def find_lowest_quality(
-    table: pa.Table, names: Sequence[str], views: Views, annotations: pa.Table | None
+    table: pa.Table, names: Sequence[str], views: Views, annotations: pa.Table | None = None
 ) -> list[Shown]:
     """Return the unreviewed examples with the lowest label quality, and all their labels if there are several."""
     order = lowest_quality_first(table)
