@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -173,6 +174,16 @@ def test_the_means_are_those_of_the_studies() -> None:
     first, second, *_ = _rows((ROOT / "README.md").read_text("utf-8"), 5)
     assert first == [labels["standard"], labels["unflip"], labels["cleanlab"], test["unflip"], test["cleanlab"]]
     assert second[1:] == [*raw[1], *raw[0]]
+    rows = [json.loads(line) for line in (RESULTS / "annotators.jsonl").read_text("utf-8").splitlines()]
+    of_settings: dict[tuple[str, ...], list[dict[str, dict[str, float]]]] = {}
+    for row in (row for row in rows if row["way"] == "shared"):
+        of_settings.setdefault((row["data"], row["kind"], row["labels"]), []).append(row["methods"])
+    majority, ours, crowdlab = (
+        f"{100 * np.mean([np.mean([seed[name]['accuracy'] for seed in seeds]) for seeds in of_settings.values()]):.1f}"
+        for name in ("majority", "fit_annotators", "CROWDLAB")
+    )
+    cells = f"{len(of_settings)} settings | {majority} (majority) | **{ours}** | {crowdlab} (CROWDLAB) |"
+    assert cells in (ROOT / "README.md").read_text("utf-8")
 
 
 def _rows(page: str, count: int) -> list[list[str]]:

@@ -184,7 +184,8 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         check_consistent_length(labels, group_column, mask)
         try:
             data = {"path": "X, y"} | ({"unlabeled": "-1"} if annotations is None and (codes < 0).any() else {})
-            config = self._configure(len(labels), data)
+            count = int((codes >= 0).sum()) if annotations is None else len(labels)
+            config = self._configure(count, data)
             raw = Dataset(replace(split, groups=group_column), name="X, y", annotators=people)
             if annotations is not None:
                 raw = replace(raw, class_names=tuple(map(str, self.classes_.tolist())))
@@ -291,7 +292,7 @@ def _label_codes(labels: Array, unlabeled: Any) -> tuple[Array, Array]:
 
 def _annotation_codes(values: Array) -> tuple[Array, Array]:
     """Return the classes, and class numbers (n, annotators), -1 for gaps."""
-    given = plain_column(values.ravel(), "y")
+    given = values.ravel() if values.dtype.kind in "iuf" else plain_column(values.ravel(), "y")
     missing = missing_labels(given)
     classes, codes = np.unique(given[~missing], return_inverse=True)
     table = np.full(values.shape, -1, np.int32)

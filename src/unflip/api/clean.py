@@ -328,17 +328,18 @@ def plan_cleaning(data: str | Path, out: str | Path, *, force: bool = False, **o
     examples = choose_labels(raw, data_options)[0].train
     classes = len(examples.class_numbers[examples.class_numbers >= 0].unique())
     count = len(examples.inputs) + (len(raw.val.inputs) if raw.val else 0)
+    labeled = count - int((examples.class_numbers < 0).sum())
     if raw.holds_images:
         embedding = plan_embedding(raw, run.folder / layout.EMBEDDED, data_options, backbone, execution)
         _check_labels(embedding, data_options)
         of_files = {*ImageOptions.model_fields, "label_column", "annotator_columns"}
         own = data_options.model_dump(mode="json", exclude_unset=True, exclude=of_files)
-        config = _configure(layers, own | {"path": str(embedding.out)}, count, of_columns=False)
+        config = _configure(layers, own | {"path": str(embedding.out)}, labeled, of_columns=False)
         config.check_size(count, classes, find_device(execution.device))
         what = f"{raw.name}: {count:,} images in {classes} classes"
         return CleanPlan(run, config, execution, raw, embedding, force, what, audit, track, earlier=earlier)
     own = data_options.model_dump(mode="json", exclude_unset=True)
-    config = _configure(layers, own, count, of_columns=isinstance(raw.train.inputs, Table))
+    config = _configure(layers, own, labeled, of_columns=isinstance(raw.train.inputs, Table))
     encoded = encode_raw(raw, data_options)
     if data_options.reviewed is not None:  # fail before the plan is printed
         label_data(replace(encoded, tests={}), data_options)
