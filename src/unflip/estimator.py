@@ -393,8 +393,10 @@ def find_label_errors(
         return _score_own(pred_probs, given)
     if trusted is not None and annotations is not None:
         raise ValueError(_NOT_TRUSTED)
-    count = features.shape[0] if hasattr(features, "shape") else len(features)
-    given = np.zeros(count) if labels is None else plain_column(labels, "labels")
+    if labels is None:
+        given = np.zeros(features.shape[0] if hasattr(features, "shape") else len(features))
+    else:
+        given = plain_column(labels, "labels")
     check_consistent_length(given, groups, trusted)
     memory, run = InMemory(features, labels, annotations=annotations), as_run(out)
     model, data = UnflipClassifier(**parameters), Tree(path="X, y")

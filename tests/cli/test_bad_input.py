@@ -98,6 +98,9 @@ FILES: dict[str, Content] = {
     "empty.txt": _text(""),
     "binary.txt": _bytes(b"\xff\xfe\x00"),
     "labels.csv": _text("name,score\na,1\n"),
+    "crowd.csv": _text("id,ann,ben\na,ape,ape\nb,bee,\nc,ape,bee\n"),
+    "both.csv": _text("id,annotator,label\na,ann,ape\na,ben,ape\nb,ann,bee\na,ben,bee\n"),
+    "object.json": _text("{}"),
     "ragged.csv": _text("id,label\na,1\nb\n"),
     "latin.csv": _bytes("label\ncafé\n".encode("latin-1")),
     # what recipes need
@@ -599,6 +602,21 @@ BAD: dict[str, dict[str, Row]] = {
         "a map of a class to itself": ([*CORRUPT, "asym:0.2", "--class-map", "itself.json"], ["class 0"]),
         "below a file": (["--data", "good.npz", "--noise", "sym:0.1", "--out", "good.npz/a.npy"], ["good.npz/a.npy"]),
     },
+    "annotators": {
+        "no labels": (["--out", "runs"], ["data"]),
+        "no place": (["crowd.csv"], ["--out"]),
+        "a file that is not there": (["nowhere.csv", "--out", "runs"], ["nowhere.csv"]),
+        "columns that mean something else": (["labels.csv", "--out", "runs"], ["labels.csv", "annotator"]),
+        "a column that is not there": (["crowd.csv", "--annotator-columns", "ann,eve", "--out", "runs"], ["eve"]),
+        "one annotator": (["crowd.csv", "--annotator-columns", "ann", "--out", "runs"], ["one annotator", "ann"]),
+        "two labels of one example": (["both.csv", "--out", "runs"], ["both.csv, row 3", "ape", "bee"]),
+        "what is no export": (["object.json", "--out", "runs"], ["object.json", "Label Studio"]),
+        "a run in the way": (["crowd.csv", "--annotator-columns", "ann,ben", "--out", "RUN"], ["RUN", "--force"]),
+    },
+    "paper label-error-benchmark": {
+        "no folder": ([], ["folder"]),
+        "a folder without it": (["folder"], ["folder", "label-error-detection-benchmarks"]),
+    },
     "paper table": {
         "no name": ([], ["name"]),
         "an unknown name": (["7"], ["7"]),
@@ -903,7 +921,9 @@ def test_every_command_has_rows() -> None:
     from unflip.cli.paper import paper_app
 
     names = {info.name or (info.callback.__name__ if info.callback else "") for info in app.registered_commands}
-    names |= {f"paper {info.callback.__name__}" for info in paper_app.registered_commands if info.callback}
+    names |= {
+        f"paper {info.callback.__name__.replace('_', '-')}" for info in paper_app.registered_commands if info.callback
+    }
     counts = {command: len(rows) for command, rows in BAD.items()}
     assert names <= counts.keys()
     assert sum(counts.values()) >= 200

@@ -280,7 +280,7 @@ BAD: dict[str, BadCase] = {
     ),
     "take beyond the data": (good("--limit", 151), ["limit = 151", "150"]),
     # labels
-    "label NaN": (one_wrong("train_labels", 8, np.nan), ["row 8: label nan"]),
+    "label infinite": (one_wrong("train_labels", 8, np.inf), ["row 8: label inf"]),
     "label not an integer": (one_wrong("train_labels", 9, 0.5), ["row 9: label 0.5"]),
     "label out of range": (one_wrong("test_labels", 3, 17), ["row 3: label 17"]),
     "label out of the declared range": (good("--set", "data.classes=2"), ["label 2", "from 0 to 1"]),

@@ -76,7 +76,7 @@ def test_data_that_has_moved_is_asked_for(cli: Cli, tmp_path: Path) -> None:
         assert review.pictures is not None
         review.decisions.decide([Choice(1, 0, State.KEPT, 0)], person="x", reviewer="ann", request="request")
     assert cli("review", run, "--export", tmp_path / "out.csv").code == 0  # which needs no pictures
-    assert (tmp_path / "out.csv").read_text().startswith("index,path,label,decision,given_label,digest\n")
+    assert (tmp_path / "out.csv").read_text().startswith("index,path,label,decision,given_label,digest,annotator\n")
 
 
 def test_rows_that_have_moved_are_asked_for(cli: Cli, features: Path, tmp_path: Path) -> None:

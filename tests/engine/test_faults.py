@@ -209,7 +209,6 @@ WRITING: dict[str, list[str]] = {
     "labels.jsonl": ["export", "RUN", "--format", "jsonl", "--out", "OUT"],
     "tasks.json": ["export", "RUN", "--format", "label-studio", "--out", "OUT"],
     "report.html": ["report", "RUN", "--out", "OUT"],
-    "compared.html": ["report", "RUN", "RUN2", "--out", "OUT"],
     "curves.png": ["paper", "figure", "curves", "--run", "RUN", "--out", "OUT"],
     "curves.svg": ["paper", "figure", "curves", "--run", "RUN", "--out", "OUT"],
     "shift.png": ["paper", "figure", "shift", "--run", "RUN", "--out", "OUT"],
@@ -231,7 +230,7 @@ def place(noisy: Path) -> Path:
     return folder
 
 
-QUICK_OUTPUTS = ("predictions.csv", "labels.parquet", "compared.html", "noise.npy")
+QUICK_OUTPUTS = ("predictions.csv", "labels.parquet", "report.html", "noise.npy")
 
 
 @pytest.mark.parametrize(

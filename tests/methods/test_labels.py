@@ -182,6 +182,7 @@ def test_the_table_says_of_each_example_what_history_and_assessment_say(store: L
             "label_quality": None if i % 2 else float(scores.log_odds[i].sigmoid().float()),
             "is_label_issue": given != suggested,
             "log_odds": None if i % 2 else float(scores.log_odds[i]),
+            "expected_error": None,
             "out_of_sample": bool(i % 3),
             "fold": i - 1,
             "reviewed": False,

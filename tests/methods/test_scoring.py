@@ -94,7 +94,7 @@ def test_probabilities_of_ones_own_model_take_the_place_of_features() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"labels": None, "pred_probs": [[1.0]]}, "labels: none given"),
+        ({"labels": None, "pred_probs": [[1.0]]}, "give either labels"),
         ({"labels": [0, 1]}, "give either features or pred_probs"),
         ({"features": [[1.0]], "labels": [0], "pred_probs": [[1.0]]}, "give either features or pred_probs"),
         ({"labels": [0, 1], "pred_probs": [[0.5, 0.5]]}, r"shape \(1, 2\) for 2 labels"),

@@ -167,7 +167,11 @@ def with_consensus(raw: Dataset, what: str) -> Dataset:
     assert train.annotations is not None
     by = np.flatnonzero((train.annotations >= 0).any(0))
     if len(by) < 2:
-        one = f"one annotator, '{raw.annotators[by[0]]}', gave all labels; use --labels" if len(by) else "no label"
+        one = (
+            f"one annotator, '{raw.annotators[by[0]]}', gave all labels; at least two are needed"
+            if len(by)
+            else "no label"
+        )
         raise InputError(f"{what}: {one}")
     long, count = long_form(raw), len(train.inputs)
     counts = long.label_counts(count, len(names))
