@@ -609,7 +609,7 @@ BAD: dict[str, dict[str, Row]] = {
         "columns that mean something else": (["labels.csv", "--out", "runs"], ["labels.csv", "annotator"]),
         "a column that is not there": (["crowd.csv", "--annotator-columns", "ann,eve", "--out", "runs"], ["eve"]),
         "one annotator": (["crowd.csv", "--annotator-columns", "ann", "--out", "runs"], ["one annotator", "ann"]),
-        "two labels of one example": (["both.csv", "--out", "runs"], ["both.csv, row 3", "ape", "bee"]),
+        "two labels of one example": (["both.csv", "--out", "runs"], ["both.csv, row 1", "ape", "bee"]),
         "what is no export": (["object.json", "--out", "runs"], ["object.json", "Label Studio"]),
         "a run in the way": (["crowd.csv", "--annotator-columns", "ann,ben", "--out", "RUN"], ["RUN", "--force"]),
     },
