@@ -292,7 +292,9 @@ def _label_codes(labels: Array, unlabeled: Any) -> tuple[Array, Array]:
 
 def _annotation_codes(values: Array) -> tuple[Array, Array]:
     """Return the classes, and class numbers (n, annotators), -1 for gaps."""
-    given = values.ravel() if values.dtype.kind in "iuf" else plain_column(values.ravel(), "y")
+    given = values.ravel()
+    if values.dtype.kind not in "iuf" or np.isnan(given).all():
+        given = plain_column(given, "y")
     missing = missing_labels(given)
     classes, codes = np.unique(given[~missing], return_inverse=True)
     table = np.full(values.shape, -1, np.int32)
