@@ -259,7 +259,7 @@ BAD: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "an empty file": ("l.csv", "", {}, r"l\.csv: not a readable table"),
     "no rows": ("l.csv", "id,annotator,label\n", {}, r"l\.csv: no label"),
     "no label": ("l.csv", "id,annotator,label\nr0,ann,\nr1,bob,\n", {}, r"l\.csv: no label"),
-    "another class": ("l.csv", GOOD, {"classes": ("a", "c")}, "row 1: 'b' is not one of the classes a, c"),
+    "another class": ("l.csv", GOOD, {"classes": ("a", "c")}, "row 1: 'b' by bob is not one of the classes a, c"),
     "an index": ("l.csv", "index,annotator,label\n5,ann,a\n0,bob,b\n", {}, "row 0: index '5' is not an integer"),
     "other JSON": ("l.json", '{"a": 1}', {}, "not an export of Label Studio or Argilla"),
     "a list of numbers": ("l.json", "[1, 2]", {}, "not an export of Label Studio or Argilla"),
@@ -298,8 +298,8 @@ def test_an_annotator_may_say_the_same_twice(tmp_path: Path, plain: Path) -> Non
 
 BAD_COLUMNS: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown column": ({"annotator_columns": "ann,bbo"}, r"--annotator-columns: unknown column 'bbo'"),
-    "one annotator": ({"annotator_columns": "ann"}, "one annotator, 'ann', gave all labels; at least two are needed"),
-    "another class": ({"annotator_columns": "ann,bob", "classes": ("cat", "eel")}, "row 1: 'dog' is not one of"),
+    "one annotator": ({"annotator_columns": "ann"}, "one annotator, 'ann', gave all labels; at least two annotators are needed"),
+    "another class": ({"annotator_columns": "ann,bob", "classes": ("cat", "eel")}, "row 1: 'dog' by ann is not one of"),
     "the label column": ({"annotator_columns": "ann,bob", "label_column": "ann"}, "--annotator-columns: .*ann"),
 }  # fmt: skip
 
@@ -432,7 +432,16 @@ def test_a_path_stays_a_path(tmp_path: Path) -> None:
 
 def test_a_table_is_read_like_a_file() -> None:
     found = read_annotations(pa.table({"index": [0, 1], "annotator": [7, 8], "label": [2.0, None]}), "frame")
-    assert (found.naming, found.annotators, found.labels) == ({"index": [0]}, ["7"], ["2"])
+    assert (found.naming, found.annotators, found.labels) == ({"index": [0, 1]}, ["7", "8"], ["2", ""])
+
+
+def test_rows_are_those_of_the_file_even_after_empty_labels(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "a.npz", train=blobs()["train"])
+    rows = ["0,ann,", "0,ben,a", "1,ann,b", "1,ann,c"]
+    (tmp_path / "long.csv").write_text("\n".join(["index,annotator,label", *rows]))
+    options = DataOptions(path=str(path), annotations=str(tmp_path / "long.csv"))
+    with pytest.raises(InputError, match=r"long\.csv, row 2: ann labels example 1 'b' and 'c'"):
+        open_dataset(options)
 
 
 def test_annotated_data_is_ready_to_train(tmp_path: Path) -> None:

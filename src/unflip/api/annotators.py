@@ -22,7 +22,6 @@ from unflip.report.run_report import write_report
 from unflip.runs.annotators import annotator_tables
 from unflip.runs.config import check_section
 from unflip.runs.folder import Claim
-from unflip.stats.annotators import fit_annotators
 
 
 def annotators(
@@ -47,9 +46,8 @@ def annotators(
     """
     columns = check_section(DataOptions, {"path": "", "annotator_columns": annotator_columns}).annotator_columns
     what = str(data) if isinstance(data, str | Path) else "annotations"
-    raw = with_consensus(_read(data, columns, tuple(classes), what), what)
+    raw, fit = with_consensus(_read(data, columns, tuple(classes), what), what)
     long, names, count = long_form(raw), raw.class_names or (), len(raw.train.inputs)
-    fit = fit_annotators(long, torch.zeros(1, len(names)).log_softmax(1).expand(count, -1), of_prior=True)
     ids = [str(name) for name in np.asarray(raw.train.ids).tolist()]
     given, q = np.asarray(raw.train.labels), fit.log_probs.double().exp()
     number = {name: code for code, name in enumerate(names)}
@@ -87,10 +85,11 @@ def _read(data: Any, columns: Sequence[str], classes: Sequence[str], what: str) 
         ids = [str(cell) for cell in table[own].to_pylist()] if own else [str(row) for row in range(len(table))]
         chosen = columns or [name for name in header if name != own]
         raw = annotate_columns(_named(ids), {name: table[name].to_pylist() for name in chosen}, classes, what)
-        return replace(raw, train=raw.train[np.flatnonzero((np.asarray(raw.train.annotations) >= 0).any(1))])
-    found = read_annotations(source, what)
-    names = _names(found)
-    return annotate(_named([*dict.fromkeys(names)]), found._replace(naming={"id": names}), classes, what)
+    else:
+        found = read_annotations(source, what)
+        names = _names(found)
+        raw = annotate(_named([*dict.fromkeys(names)]), found._replace(naming={"id": names}), classes, what)
+    return replace(raw, train=raw.train[np.flatnonzero((np.asarray(raw.train.annotations) >= 0).any(1))])
 
 
 def _named(ids: Sequence[str]) -> Dataset:

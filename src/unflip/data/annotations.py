@@ -10,21 +10,20 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from unflip.data.arrays import Array
 from unflip.data.columns import Columns, read_columns
 from unflip.data.dataset import Dataset, Split
 from unflip.data.files import read_text
 from unflip.data.labels import LABEL, NAMING, as_names, find_examples, is_missing, whole_number
 from unflip.data.matching import Keys
 from unflip.errors import InputError, one_line
-from unflip.stats.annotators import Annotations, fit_annotators
+from unflip.stats.annotators import Annotations, AnnotatorFit, fit_annotators
 
 ANNOTATOR, _QUESTION = "annotator", "question"
 _LONG = "one row per label, with the columns index, path or id, annotator and label"
 
 
 class LongLabels(NamedTuple):
-    """Labels in long form, one per row: columns that name the example, and by whom which label."""
+    """Labels in long form, one per row: columns that name the example, and by whom which label, "" for none."""
 
     naming: Columns
     annotators: list[str]
@@ -32,7 +31,7 @@ class LongLabels(NamedTuple):
 
 
 def read_annotations(path: Path | pa.Table, what: str = "") -> LongLabels:
-    """Read labels in long form, or an export of Label Studio or Argilla; empty labels are left out.
+    """Read labels in long form, or an export of Label Studio or Argilla.
 
     If annotators were asked several questions, the labels are the answers to the first.
 
@@ -58,8 +57,8 @@ def read_annotations(path: Path | pa.Table, what: str = "") -> LongLabels:
         raise InputError(f"{what}, label {row}: several labels at once, {columns['label'][row]}; must be one")
     if (row := next((row for row in kept if is_missing(columns[ANNOTATOR][row])), None)) is not None:
         raise InputError(f"{what}, row {row}: no annotator")
-    annotators, labels = ([_text(columns[name][row]) for row in kept] for name in (ANNOTATOR, "label"))
-    return LongLabels({name: [cells[row] for row in kept] for name, cells in naming.items()}, annotators, labels)
+    annotators, labels = ([_text(cell) for cell in columns[name]] for name in (ANNOTATOR, "label"))
+    return LongLabels(naming, annotators, labels)
 
 
 def _tasks(path: Path, what: str) -> list[Mapping[str, Any]]:
@@ -94,7 +93,9 @@ def _labels_of(task: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _text(cell: Any) -> str:
-    """Return a label or an annotator as text: 2 and 2.0 are the same."""
+    """Return a label or an annotator as text, "" for none: 2 and 2.0 are the same."""
+    if is_missing(cell):
+        return ""
     number = None if isinstance(cell, str) else whole_number(cell)
     return str(cell).strip() if number is None else str(number)
 
@@ -104,40 +105,53 @@ def annotate(raw: Dataset, found: LongLabels, classes: Sequence[str], what: str)
     ids = raw.train.ids
     keys = Keys(None if ids is None else [*map(str, ids.tolist())], None, np.zeros(len(raw.train.inputs)), [""])
     rows = find_examples(found.naming | {LABEL: found.labels}, keys, what)
-    return _tabulate(raw, np.array(rows, np.int64), found.annotators, found.labels, classes, what)
+    given = [
+        _Given(line, row, by, label)
+        for line, (row, by, label) in enumerate(zip(rows, found.annotators, found.labels, strict=True))
+        if label
+    ]
+    return _tabulate(raw, given, classes, what)
 
 
 def annotate_columns(raw: Dataset, columns: Mapping[str, Sequence[Any]], classes: Sequence[str], what: str) -> Dataset:
     """Return data with annotations from one column per annotator."""
-    rows, annotators, labels = [], [], []
-    for name, cells in columns.items():
-        filled = [row for row, cell in enumerate(cells) if not is_missing(cell)]
-        rows += filled
-        annotators += [name] * len(filled)
-        labels += [_text(cells[row]) for row in filled]
-    return _tabulate(raw, np.array(rows, np.int64), annotators, labels, classes, what)
+    given = [
+        _Given(row, row, name, label)
+        for name, cells in columns.items()
+        for row, label in enumerate(map(_text, cells))
+        if label
+    ]
+    return _tabulate(raw, given, classes, what)
 
 
-def _tabulate(
-    raw: Dataset, rows: Array, annotators: Sequence[str], labels: Sequence[str], classes: Sequence[str], what: str
-) -> Dataset:
-    people, by = np.unique(np.array(annotators, np.str_), return_inverse=True)
+class _Given(NamedTuple):
+    """A label: its row in the file, the row of its example, by whom, and which."""
+
+    line: int
+    row: int
+    by: str
+    label: str
+
+
+def _tabulate(raw: Dataset, given: Sequence[_Given], classes: Sequence[str], what: str) -> Dataset:
+    """Return data with a table of class numbers (n, annotators)."""
+    people, by = np.unique(np.array([each.by for each in given], np.str_), return_inverse=True)
     if not (classes or raw.class_names):  # else numbers are those of classes
         raw = raw.with_parts({key: replace(part, labels=as_names(part.labels)) for key, part in raw.parts().items()})
     own = {name for part in raw.parts().values() for name in _names(part)}
-    names = [*(classes or raw.class_names or in_order({*labels} | own))]
+    names = [*(classes or raw.class_names or in_order({each.label for each in given} | own))]
     number = {name: code for code, name in enumerate(names)}
-    if (wrong := next((row for row, name in enumerate(labels) if name not in number), None)) is not None:
-        raise InputError(f"{what}, row {wrong}: '{labels[wrong]}' is not one of the classes {', '.join(names[:5])}")
-    codes = np.array([number[name] for name in labels], np.int32)
+    if (wrong := next((each for each in given if each.label not in number), None)) is not None:
+        message = f"'{wrong.label}' by {wrong.by} is not one of the classes {', '.join(names[:5])}"
+        raise InputError(f"{what}, row {wrong.line}: {message}")
+    codes, rows = np.array([number[each.label] for each in given], np.int32), [each.row for each in given]
     table = np.full((len(raw.train.inputs), len(people)), -1, np.int32)
     table[rows, by] = codes
     if (differs := table[rows, by] != codes).any():
-        row = int(differs.argmax())
-        raise InputError(
-            f"{what}, row {row}: {annotators[row]} labels example {rows[row]} '{labels[row]}' and "
-            f"'{names[table[rows[row], by[row]]]}'; keep one of them"
-        )
+        place = int(differs.argmax())
+        each, other = given[place], names[table[rows[place], by[place]]]
+        both = f"{each.by} labels example {each.row} '{each.label}' and '{other}'"
+        raise InputError(f"{what}, row {each.line}: {both}; keep one of them")
     annotated = replace(raw.train, annotations=table)
     return replace(raw, train=annotated, class_names=(*names,), annotators=(*people.tolist(),))
 
@@ -158,8 +172,10 @@ def in_order(names: set[str]) -> list[str]:
     return sorted(names, key=lambda name: (float(name) if numbers else 0.0, name))
 
 
-def with_consensus(raw: Dataset, what: str) -> Dataset:
-    """Return annotated data whose given labels are the majority's; its own labels become the true ones.
+def with_consensus(raw: Dataset, what: str) -> tuple[Dataset, AnnotatorFit]:
+    """Return annotated data whose given labels are the majority's, and Dawid and Skene's model of the annotators.
+
+    The data's own labels become the true ones.
 
     Ties go to the class that Dawid and Skene's model prefers; see :func:`unflip.stats.annotators.fit_annotators`.
     """
@@ -167,19 +183,15 @@ def with_consensus(raw: Dataset, what: str) -> Dataset:
     assert train.annotations is not None
     by = np.flatnonzero((train.annotations >= 0).any(0))
     if len(by) < 2:
-        one = (
-            f"one annotator, '{raw.annotators[by[0]]}', gave all labels; at least two are needed"
-            if len(by)
-            else "no label"
-        )
-        raise InputError(f"{what}: {one}")
+        one = f"one annotator, '{raw.annotators[by[0]]}', gave all labels" if len(by) else "no label"
+        raise InputError(f"{what}: {one}; at least two annotators are needed")
     long, count = long_form(raw), len(train.inputs)
     counts = long.label_counts(count, len(names))
     prior = torch.zeros(1, len(names)).log_softmax(1).expand(count, -1)
-    preferred = fit_annotators(long, prior, of_prior=True).log_probs.exp()
-    winner = (counts + preferred / 2).argmax(1).numpy()
+    fit = fit_annotators(long, prior, of_prior=True)
+    winner = (counts + fit.log_probs.exp() / 2).argmax(1).numpy()
     labels = np.where(counts.sum(1).numpy() > 0, names[winner], "")
-    return replace(raw, train=replace(train, labels=labels, truth=train.labels))
+    return replace(raw, train=replace(train, labels=labels, truth=train.labels)), fit
 
 
 def long_form(raw: Dataset) -> Annotations:

@@ -151,7 +151,7 @@ def choose_labels(raw: Dataset, options: DataOptions) -> tuple[Dataset, str]:
     if options.groups is not None:
         train = replace(train, groups=_find_groups(options, train))
     if train.annotations is not None:
-        raw = with_consensus(replace(raw, train=train), what)
+        raw, _ = with_consensus(replace(raw, train=train), what)
         train = raw.train
     if train.labels is None:
         raise InputError(f"{options.path}: {raw.unlabeled}; give a file with --labels")

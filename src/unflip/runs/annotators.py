@@ -35,12 +35,11 @@ def read_annotators(path: Path) -> pa.Table:
 
 
 class AnnotatorTables(NamedTuple):
-    """Three tables of a run, and the mean accuracy of a label."""
+    """Three tables of a run."""
 
     annotators: pa.Table
     annotations: pa.Table
     ask_next: pa.Table
-    accuracy: float
 
 
 def annotator_tables(
@@ -78,7 +77,6 @@ def annotator_tables(
         _annotators(fit, annotations, right, q, names),
         pa.table(table).sort_by([("label_quality", "ascending")]),
         _ask_next(fit, annotations, rows, ids, names, q, accuracy),
-        accuracy,
     )
 
 

@@ -345,7 +345,7 @@ class Run:
     def write_annotators(self, tables: AnnotatorTables) -> None:
         """Write what is known about several annotators."""
         names = layout.ANNOTATORS, layout.ANNOTATIONS, layout.ASK_NEXT
-        for name, table in zip(names, tables, strict=False):
+        for name, table in zip(names, tables, strict=True):
             write_table(self.own(name), table)
 
     def write_skipped(self, images: Sequence[Skipped]) -> None:

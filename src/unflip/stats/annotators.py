@@ -20,6 +20,7 @@ from torch import Tensor
 from unflip.stats.discriminant import evenly_spaced
 
 ROUNDS = 30
+"""Largest number of iterations."""
 _MIN_ROUNDS = 2
 _TOLERANCE = 1e-4  # mean change of posteriors after which iteration stops
 _BLOCK_VALUES = 2**22
