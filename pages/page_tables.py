@@ -25,10 +25,10 @@ def fill(page: str) -> str:
 
 def print_table(arguments: str) -> str:
     """Return the output of `unflip paper table ARGUMENTS`, without the spaces that align its columns."""
-    from unflip.cli.app import app
+    from unflip.cli.app import build_app
 
     words = [str(ROOT / word) if word.startswith("docs/") else word for word in shlex.split(arguments)]
-    done = CliRunner().invoke(app, ["paper", "table", *words], catch_exceptions=False)
+    done = CliRunner().invoke(build_app(), ["paper", "table", *words], catch_exceptions=False)
     if done.exit_code:
         raise SystemExit(f"unflip paper table {arguments}: {done.output}")
     return re.sub(r"-{3,}", "---", "".join(map(_tight, done.stdout.splitlines(keepends=True))))

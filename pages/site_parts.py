@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 import typer
 
 import marked
-from unflip.cli.app import app
+from unflip.cli.app import build_app
 from unflip.methods import methods
 from unflip.reproduce.grids import grid_names, grid_text
 from unflip.reproduce.paper_numbers import Number, paper_table
@@ -56,7 +56,7 @@ def source_address(path: str) -> str:
 
 def commands() -> str:
     """Return a section for every command: what it does, how it is called, its arguments and options."""
-    root = typer.main.get_command(app)
+    root = typer.main.get_command(build_app())
     return "\n\n".join(_command(name, command) for name, command in _walk(root, "unflip"))
 
 

@@ -9,7 +9,7 @@ import pytest
 import unflip
 from browser import PHONE, chromium, open_page
 from helpers import spawn_python
-from unflip.cli.app import app
+from unflip.cli.app import build_app
 from unflip.cli.paper import paper_app
 from unflip.methods import methods
 
@@ -102,7 +102,9 @@ def test_every_option_says_what_it_does(site_parts: "ModuleType") -> None:
 
 def test_every_command_has_a_section_with_its_flags(site_parts: "ModuleType") -> None:
     own = [
-        f"unflip {command.name or command.callback.__name__}" for command in app.registered_commands if command.callback
+        f"unflip {command.name or command.callback.__name__}"
+        for command in build_app().registered_commands
+        if command.callback
     ]
     below = [
         f"unflip {name} {command.callback.__name__.replace('_', '-')}"

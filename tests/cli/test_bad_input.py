@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 import tiny_backbone
 from helpers import Outcome, blobs, quick_train, result_line, write_npz, write_results
 from pictures import write_picture
-from unflip.cli.app import app
+from unflip.cli.app import build_app
 from unflip.runs.folder import Run
 from unflip.runs.model_file import load_model
 
@@ -857,7 +857,7 @@ def flags_in(text: str, typed: Sequence[str]) -> set[str]:
 
 def flags_of(command: str) -> set[str]:
     """Return the flags of a command."""
-    found: Any = typer.main.get_command(app)
+    found: Any = typer.main.get_command(build_app())
     for word in command.split():
         found = found.commands[word]
     return {flag for parameter in found.params for flag in parameter.opts}
@@ -917,10 +917,10 @@ def test_a_file_that_may_not_be_read_is_one_line(
 
 
 def test_every_command_has_rows() -> None:
-    from unflip.cli.app import app
+    from unflip.cli.app import build_app
     from unflip.cli.paper import paper_app
 
-    names = {info.name or (info.callback.__name__ if info.callback else "") for info in app.registered_commands}
+    names = {info.name or (info.callback.__name__ if info.callback else "") for info in build_app().registered_commands}
     names |= {
         f"paper {info.callback.__name__.replace('_', '-')}" for info in paper_app.registered_commands if info.callback
     }

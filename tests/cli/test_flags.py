@@ -7,7 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from unflip.api.options import CLEAN, CORRUPT, EMBED, NAMES, PREDICT, SECTIONS, TRAIN, option_tree
-from unflip.cli.app import app
+from unflip.cli.app import build_app
 from unflip.cli.flags import takes
 from unflip.errors import ConfigError
 
@@ -17,7 +17,7 @@ ONE_MORE = (*TRAIN, "data.jitter")
 
 @pytest.mark.parametrize(("command", "keys"), COMMANDS.items(), ids=list(COMMANDS))
 def test_every_option_is_a_field_and_a_flag_with_help_in_a_panel(command: str, keys: tuple[str, ...]) -> None:
-    click = typer.main.get_command(app)
+    click = typer.main.get_command(build_app())
     parameters = {each.name: each for each in click.commands[command].params}  # type: ignore[attr-defined]
     for key in keys:
         section, _, field = key.rpartition(".")
@@ -29,7 +29,7 @@ def test_every_option_is_a_field_and_a_flag_with_help_in_a_panel(command: str, k
 
 
 def test_help_shows_defaults_choices_and_panels() -> None:
-    shown = CliRunner().invoke(app, ["train", "--help"], env={"COLUMNS": "200"}).output
+    shown = CliRunner().invoke(build_app(), ["train", "--help"], env={"COLUMNS": "200"}).output
     for words in ("default: 30", "default: unflip", "noisy-val|last|clean-val|best-test", "Common", "Compute"):
         assert words in shown
 

@@ -1,22 +1,19 @@
-"""All commands, ``unflip list``, and ``main``, which runs a command and prints errors as one line."""
+"""All commands, ``unflip list``, and ``run``, which runs a command and prints errors as one line."""
 
 import logging
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import partial
+from importlib import import_module
 from io import TextIOWrapper
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from unflip._version import __version__
-from unflip.cli.clean import annotators, clean
-from unflip.cli.finished import apply, check, export, predict, report, review
-from unflip.cli.paper import paper_app
-from unflip.cli.train import corrupt, demo, embed, train
 from unflip.errors import ConfigError, Stopped, UnflipError, UnflipWarning, one_line, unknown
 
 _INTERRUPTED = 130
@@ -24,17 +21,51 @@ _show_other: Callable[..., None] = warnings.showwarning
 KINDS = ("methods", "networks", "backbones", "text-encoders", "data", "checks", "presets", "grids")
 _CALIBRATED = "  Append -m or -c to any method for mean- or covariance-based calibration, such as gce-m"
 
-app = typer.Typer(
-    name="unflip",
-    help="Find label errors, and train classifiers on noisy labels.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    epilog="Start with: unflip demo",
-)
-for command in (demo, clean, annotators, review, apply, check, train, predict, report, export, embed, corrupt):
-    app.command()(command)
-app.add_typer(paper_app, name="paper")
+# Where each command is, and the first sentence of its docstring, so that `unflip --help` imports none of them.
+COMMANDS = {
+    "demo": ("train", "demo", "Find wrong labels of handwritten digits, and compare methods; takes about a minute."),
+    "clean": ("clean", "clean", "Find label issues in images, texts or tables."),
+    "annotators": (
+        "clean",
+        "annotators",
+        "Find the most likely labels, and how reliable annotators are, from labels alone.",
+    ),
+    "review": ("finished", "review", "Review label issues in the browser."),
+    "apply": ("finished", "apply", "Write your data with corrected labels: reviewed ones first, then suggested ones."),
+    "check": ("finished", "check", "Score the labels of new data with a finished run; nothing is trained."),
+    "train": ("train", "train", "Train a classifier on noisy labels."),
+    "predict": ("finished", "predict", "Predict classes and probabilities of new examples."),
+    "report": ("finished", "report", "Write the HTML report of a run, or print a table that compares several."),
+    "export": ("finished", "export", "Export labels as a table, or for Label Studio, Argilla, FiftyOne or cleanlab."),
+    "embed": ("train", "embed", "Compute features of images, texts or columns, to train on them in seconds."),
+    "corrupt": ("train", "corrupt", "Add label noise to clean labels, and record how."),
+    "list": ("app", "list_parts", "List available methods, networks, backbones, checks, presets and more."),
+    "paper": ("paper", "paper_app", "Reproduce the paper: sweeps, tables and figures."),
+}
+
+
+def build_app(loaded: Container[str] = COMMANDS) -> typer.Typer:
+    """Return the command line; of commands that are not ``loaded`` there is only the line in ``--help``."""
+    app = typer.Typer(
+        name="unflip",
+        help="Find label errors, and train classifiers on noisy labels.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        epilog="Start with: unflip demo",
+    )
+    app.callback()(_root)
+    for name, (module, attribute, summary) in COMMANDS.items():
+        command = getattr(import_module(f"unflip.cli.{module}"), attribute) if name in loaded else _not_loaded
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name, help=None if name in loaded else summary)(command)
+    return app
+
+
+def _not_loaded() -> None:
+    raise AssertionError("a command whose name is not among the arguments cannot run")
 
 
 def _show_version(value: bool) -> None:
@@ -43,7 +74,6 @@ def _show_version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
@@ -55,7 +85,6 @@ def _root(
         logging.getLogger("unflip").setLevel(logging.INFO)
 
 
-@app.command("list")
 def list_parts(
     kind: Annotated[str | None, typer.Argument(help=f"{', '.join(KINDS)}; all by default.", metavar="[KIND]")] = None,
 ) -> None:
@@ -107,7 +136,7 @@ def run() -> None:
     # typer vendors click from 0.26 on, so find the base class through typer
     usage_error: type[Any] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
     try:
-        code = app(standalone_mode=False)
+        code = build_app(sys.argv)(standalone_mode=False)
     except typer.Exit as stop:
         code = stop.exit_code
     except Stopped as stop:

@@ -72,7 +72,7 @@ def annotators(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the run in --out; keep its review.")] = False,
 ) -> None:
-    """Find the most likely labels, and how reliable annotators are, from their labels alone.
+    """Find the most likely labels, and how reliable annotators are, from labels alone.
 
     With images, texts or a table of features, use `unflip clean --annotations` instead: a model knows more.
 

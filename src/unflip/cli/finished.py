@@ -134,7 +134,7 @@ def report(
     data: Moved = None,
     force: Force = False,
 ) -> None:
-    """Write the HTML report of a run; with several runs, print a table that compares them.
+    """Write the HTML report of a run, or print a table that compares several.
 
     Example: unflip report runs/plc runs/mddc
     """

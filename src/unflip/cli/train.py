@@ -29,7 +29,7 @@ def embed(
     quiet: Quiet = False,
     **options: Any,
 ) -> None:
-    """Compute features of images, texts or columns once; training on them then takes seconds.
+    """Compute features of images, texts or columns, to train on them in seconds.
 
     Images are embedded by a pretrained network. Labels, class names, paths, splits and the encoder are saved with the
     features. An interrupted call is resumed by the same command.
