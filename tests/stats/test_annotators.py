@@ -12,7 +12,7 @@ from torch import Tensor
 from unflip.stats.annotators import Annotations, AnnotatorFit, copies, fit_annotators
 
 HABIT_PRIOR = (4.0, 1.0, 1.0)
-STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 1000.0)
+STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0)
 
 
 def uniform(count: int, classes: int) -> Tensor:

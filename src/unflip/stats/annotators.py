@@ -24,7 +24,9 @@ ROUNDS = 30
 _MIN_ROUNDS = 2
 _TOLERANCE = 1e-4  # mean change of posteriors after which iteration stops
 _BLOCK_VALUES = 2**22
-_STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 1000.0)  # labels that habits count as, for each class
+_STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0)  # labels that habits count as, for each class
+_FIRST_ROUNDS = 5
+_FIRST_STRENGTHS = (30.0,)  # of these rounds: posteriors that are still vague make everyone look alike
 _HABIT_PRIOR = (4.0, 1.0, 1.0)  # labels of each habit that are added to those observed
 _TINY = 1e-30
 _SHARPNESS_ROWS = 10_000  # examples that it is fitted to
@@ -149,7 +151,8 @@ def fit_annotators(
     q = _set_known(fit.log_probs.exp(), known)
     rows = evenly_spaced(count, _SHARPNESS_ROWS, log_probs.device)
     for number in range(rounds):
-        fit = _maximize(fit, annotations, q, place)
+        is_early = start is None and number < _FIRST_ROUNDS
+        fit = _maximize(fit, annotations, q, place, _FIRST_STRENGTHS if is_early else _STRENGTHS)
         if of_prior:
             prior = q.mean(0).clamp(min=1e-6).log().expand_as(q)
         else:
@@ -165,7 +168,7 @@ def fit_annotators(
             fit.label_weight = _fit_label_weight(fit, annotations, prior, evidence)
         fit.log_probs = (prior + fit.label_weight * evidence).log_softmax(1)
         q = _set_known(fit.log_probs.exp(), known)
-        if number > _MIN_ROUNDS and float((q - before).abs().sum(1).mean()) < _TOLERANCE:
+        if number > _MIN_ROUNDS and not is_early and float((q - before).abs().sum(1).mean()) < _TOLERANCE:
             break
     return fit
 
@@ -239,7 +242,9 @@ def _first_guess(annotations: Annotations, log_probs: Tensor, pairs: Tensor, *, 
     )
 
 
-def _maximize(fit: AnnotatorFit, annotations: Annotations, q: Tensor, place: Tensor) -> AnnotatorFit:
+def _maximize(
+    fit: AnnotatorFit, annotations: Annotations, q: Tensor, place: Tensor, strengths: Sequence[float]
+) -> AnnotatorFit:
     """Return habits, shared confusions, matrices and their strength by expected counts under q (n, k).
 
     All of them depend on the counts of pairs alone; ``place`` (m,) is the pair of each label.
@@ -267,10 +272,10 @@ def _maximize(fit: AnnotatorFit, annotations: Annotations, q: Tensor, place: Ten
         favorites=favorites / favorites.sum(1, keepdim=True),
         counts=torch.zeros_like(counts),
     )
-    return replace(result, counts=counts, strength=_fit_strength(result, counts))
+    return replace(result, counts=counts, strength=_fit_strength(result, counts, strengths))
 
 
-def _fit_strength(fit: AnnotatorFit, counts: Tensor) -> float:
+def _fit_strength(fit: AnnotatorFit, counts: Tensor, strengths: Sequence[float]) -> float:
     """Return the number of labels that habits count as, by the Dirichlet-multinomial likelihood of expected counts.
 
     ``log Γ(s) - log Γ(s + n) + sum_y log Γ(s B_y + n_y) - log Γ(s B_y)`` for each annotator and class, where B are the
@@ -286,7 +291,7 @@ def _fit_strength(fit: AnnotatorFit, counts: Tensor) -> float:
         whole = torch.tensor(strength, device=counts.device)
         return float(of_labels - (torch.lgamma(totals + strength) - torch.lgamma(whole)).double().sum())
 
-    return max(_STRENGTHS, key=likelihood)
+    return max(strengths, key=likelihood)
 
 
 def copies(fit: AnnotatorFit, annotations: Annotations) -> list[tuple[int, int, int, int]]:
