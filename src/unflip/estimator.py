@@ -72,7 +72,8 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
             ``unflip``, whose scores are out-of-sample by cross-fitting, and 0.1 for other methods. At the end these
             labels are scored and corrected like all others.
         settings: further settings by dotted key, as for ``--set``: ``{"unflip.members": 4}``.
-        unlabeled: what stands for no label in y, such as -1; these examples are not trained on.
+        unlabeled: what stands for no label in y, such as -1; `unflip` and `dividemix` train on their own predictions
+            of these examples, other methods do not.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``mps``.
         random_state: an integer makes the fit reproducible.
 

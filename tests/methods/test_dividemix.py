@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,16 @@ def test_each_network_is_divided_by_the_other() -> None:
     assert [phase.unlabeled.tolist() for phase in phases if phase.unlabeled is not None] == [[1, 2], [2, 5]]
     assert weights[0] == pytest.approx([0, 0.1, 0.1, 0, 0.8, 0.7])
     assert weights[1] == pytest.approx([0, 0.9, 0.1, 0, 0.9, 0.1])
+
+
+def test_examples_without_a_label_join_the_unlabeled_ones() -> None:
+    method, labels = make(torch.arange(4)), LabelStore(torch.tensor([0, 1, 2, 0, -1, -1]), 3)
+    method.context = replace(method.context, unlabeled=torch.tensor([4, 5]))
+    (first, _) = method.phases(1, Scans(), labels)
+    assert first.unlabeled is None
+    method.clean = torch.tensor([[1.0] * 4, [1.0, 0.0, 1.0, 1.0]])
+    found = [phase.unlabeled.tolist() for phase in method.phases(11, Scans(), labels) if phase.unlabeled is not None]
+    assert found == [[1, 4, 5], [4, 5]]
 
 
 def test_where_all_labels_are_likely_nothing_is_unlabeled() -> None:

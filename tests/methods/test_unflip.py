@@ -184,6 +184,34 @@ def test_the_loss_is_each_members_cross_entropy_on_the_rows_it_takes(count: int)
     assert float(loss.detach()) == pytest.approx(sum(shown) / count)  # people see the mean
 
 
+def test_after_the_warm_up_members_learn_their_own_sharpened_predictions_of_unlabeled_examples() -> None:
+    seen, unlabeled = Seen(), torch.arange(0, 75, 5)
+    some = unlabeled[:4]  # there are 15 for 60 labeled ones
+    labels, method = some_labels(seen), ensemble(seen, mixup=0.0)
+    method.context = replace(method.context, unlabeled=unlabeled)
+    (phase,) = method.phases(1, seen, labels)
+    assert phase.unlabeled is None
+    for epoch in (1, 2):  # the second one ends the warm-up
+        learn(method, seen, labels, epoch)
+    (phase,) = method.phases(3, seen, labels)
+    assert phase.unlabeled is not None
+    assert phase.unlabeled.tolist() == unlabeled.tolist()
+    without = some_batch(seen, labels, phase.indices)
+    beside = Batch(unlabeled, (seen.rows[unlabeled],), labels.current[unlabeled], 1, 0.0, 0)
+    (before,), (after,) = (
+        method.loss(replace(without, unlabeled=more), phase).terms.values() for more in (None, beside)
+    )
+    (stacked,) = method.networks
+    assert isinstance(stacked, StackedMLP)
+    expected = 0.0
+    for network, averaged in zip(stacked.split(), method.ema.module.split(), strict=True):
+        with torch.no_grad():
+            probs, predictions = averaged(seen.rows[some]).softmax(1), network(seen.rows[some]).log_softmax(1)
+        targets = probs.square() / probs.square().sum(1, keepdim=True)
+        expected -= float((targets * predictions).sum()) / 18 / 4  # 18 labeled rows each, 4 members
+    assert float((after - before).detach()) == pytest.approx(expected, rel=1e-4)
+
+
 def test_a_member_with_nothing_to_learn_from_stands_aside() -> None:
     seen = Seen()
     labels, method = some_labels(seen), ensemble(seen)

@@ -151,9 +151,9 @@ def test_members_are_trained_on_all_images_each_in_its_own_mixture() -> None:
     for alpha in (0.0, 1.0):
         method = make(mixup=alpha)
         list(method.phases(1, seen, labels))
-        inputs, targets, present = method._for_members(batch)
+        inputs, targets, weights = method._for_members(batch)
         assert inputs.shape == (2, 16, 3, 2, 2)
-        assert present.tolist() == [1, 1]
+        assert weights.tolist() == [1 / 16, 1 / 16]
         assert torch.equal(targets.sum(2), torch.ones(2, 16))
         assert torch.equal(inputs[0], inputs[1]) == (alpha == 0)
         if not alpha:

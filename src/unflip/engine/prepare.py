@@ -111,6 +111,7 @@ def make_trainer(config: RunConfig, dataset: Dataset, processes: Distributed, re
         of_rows=len(dataset.source.shape) == 1,
         groups=None if dataset.same is None else dataset.same.to(device)[train],
         ordinal=common.data.ordinal,
+        unlabeled=(dataset.is_unlabeled & ~dataset.removed).nonzero()[:, 0].to(device),
     )
     spec = find_method(common.method)
     if context.ordinal and not spec.method.uses_order:

@@ -1,7 +1,7 @@
 """The Method contract: the context and labels of a run, the hooks that the trainer calls, and their defaults."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
@@ -44,6 +44,7 @@ class TrainContext:
         groups: group number of each training example (m,), in the order of ``train``; a group holds near-duplicates
             or examples of one origin.
         ordinal: whether classes are ordered.
+        unlabeled: rows of the label store without a label (u,).
     """
 
     num_classes: int
@@ -57,6 +58,7 @@ class TrainContext:
     of_rows: bool = False
     groups: Tensor | None = None
     ordinal: bool = False
+    unlabeled: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
 
 
 class RunShape(NamedTuple):

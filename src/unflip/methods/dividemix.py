@@ -102,7 +102,7 @@ class DivideMix(Method):
             weight = self.clean[1 - network]
             self.weight = weight.new_zeros(len(labels)).index_copy_(0, train, weight)
             labeled = divide(weight, self.options.p_threshold, self.context.batch_size)
-            rest = train[~labeled]
+            rest = torch.cat([train[~labeled], self.context.unlabeled])
             yield Phase(train[labeled], learns=(network,), unlabeled=rest if len(rest) else None, views=2)
 
     def loss(self, batch: Batch, phase: Phase) -> LossOutput:

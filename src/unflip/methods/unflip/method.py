@@ -1,5 +1,6 @@
 """The method unflip: hooks only; its formulas are in posterior.py, its folds in folds.py, images in pixels.py."""
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
@@ -48,6 +49,7 @@ PRIOR_TRUST = {"auto": None, "equal": 0.0, "empirical": 1.0}
 _MIN_WEIGHT = 0.1  # Gaussians with a smaller weight, relative to the networks', are not worth their time
 _FEW_ROUNDS = 5  # of expectation maximization, between the first epoch and the last
 _MIN_STEPS = 300  # of a run on feature vectors
+_SHARPENED = 2.0  # the power of predictions as targets of unlabeled examples, as in DivideMix
 _MAX_GRAD_NORM = 3.0  # of a member; not reached on frozen CIFAR features, where training is stable
 
 
@@ -96,7 +98,8 @@ class Unflip(Method):
       rate.
     - **Prior**: the class prior is moved towards uniform as far as noise may have made it unequal.
     - **Targets**: after the warm-up members are trained on the posterior of the true class given features *and* given
-      label, under an estimated transition matrix; the given label counts less from epoch to epoch.
+      label, under an estimated transition matrix; the given label counts less from epoch to epoch. Examples without a
+      label then train each member on sharpened predictions of its own.
     - **Verdict**: log-odds are calibrated to an estimate of the noise rate (:mod:`unflip.stats.noise_rate`); a label is
       changed if another one is more likely right.
 
@@ -168,7 +171,8 @@ class Unflip(Method):
         min_steps = self.options.steps or (_MIN_STEPS if context.of_rows else 1)
         passes = -(-min_steps // (steps * context.epochs))
         if observed.phases_done == 0:
-            yield Phase(train.repeat(passes))
+            uses_unlabeled = self.warmed_up is not None and len(context.unlabeled)
+            yield Phase(train.repeat(passes), unlabeled=context.unlabeled if uses_unlabeled else None)
 
     def _assign_folds(self, labels: LabelStore) -> None:
         """Assign the examples to folds, once.
@@ -217,14 +221,14 @@ class Unflip(Method):
 
     def loss(self, batch: Batch, phase: Phase) -> LossOutput:
         """Return each member's cross-entropy on mixed examples."""
-        inputs, targets, present = self._for_members(batch)
+        inputs, targets, weights = self._for_members(batch)
         log_probs = self.networks[0](inputs).float().log_softmax(2)
-        losses = (targets * log_probs).sum((1, 2)) * (present / -targets.shape[1])
+        losses = -weights * (targets * log_probs).sum((1, 2))
         total = losses.sum()  # members have separate gradients; the value shown is their mean
         return LossOutput({"loss": total - (total - losses.mean()).detach()})
 
     def _for_members(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return each member's inputs (count, s, ...) and targets (count, s, k), and whether it has any (count,)."""
+        """Return each member's inputs (count, s, ...), targets (count, s, k) and weight of its loss (count,)."""
         assert self.folds is not None
         assert self.targets is not None
         rows, present = members_rows(self.folds[batch.indices], self.count)
@@ -232,9 +236,24 @@ class Unflip(Method):
         inputs = batch.inputs.index_select(0, flat).view(*rows.shape, *batch.inputs.shape[1:])
         own = self.position[batch.indices].index_select(0, flat)
         targets = self.targets.index_select(0, own).float().view(*rows.shape, -1)
+        inputs, targets = self._with_unlabeled(inputs, targets, batch.unlabeled)
         if self.options.mixup:
             inputs, targets = mix(inputs, targets, self.options.mixup, batch.generator, dim=1)
-        return inputs, targets, present
+        return inputs, targets, present / rows.shape[1]
+
+    def _with_unlabeled(self, inputs: Tensor, targets: Tensor, unlabeled: Batch | None) -> tuple[Tensor, Tensor]:
+        """Append unlabeled examples; their targets are sharpened predictions by each member's own averaged weights.
+
+        No member learns from another one's prediction, which may know a label that it must not. Of a batch as many are
+        taken as there are for each labeled example, at most one, so that none is repeated in an epoch.
+        """
+        if unlabeled is None:
+            return inputs, targets
+        size = math.ceil(min(1.0, len(self.context.unlabeled) / len(self.context.train)) * len(unlabeled.indices))
+        others = unlabeled.inputs[:size].expand(self.count, size, *unlabeled.inputs.shape[1:])
+        with torch.no_grad():
+            guessed = (_SHARPENED * self.ema.module(others).float()).softmax(2)
+        return torch.cat([inputs, others], 1), torch.cat([targets, guessed], 1)
 
     def before_step(self) -> None:
         """Clip the gradient norm of each member on feature vectors, where a few outliers could make it diverge."""

@@ -84,14 +84,15 @@ class PixelUnflip(Unflip):
             targets = self._targets(self.posterior, labels)
 
     def _for_members(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return each member's inputs (count, b, ...) and targets (count, b, k), mixed by itself, and ones (count,)."""
+        """Return each member's inputs (count, b, ...), targets (count, b, k), mixed by itself, and weight (count,)."""
         assert self.targets is not None
         targets = self.targets.index_select(1, self.position[batch.indices]).float()
-        inputs = batch.inputs.expand(self.count, *batch.inputs.shape)
+        inputs, weight = batch.inputs.expand(self.count, *batch.inputs.shape), 1 / len(batch.indices)
+        inputs, targets = self._with_unlabeled(inputs, targets, batch.unlabeled)
         if self.options.mixup:
             mixed = [mix(*pair, self.options.mixup, batch.generator) for pair in zip(inputs, targets, strict=True)]
             inputs, targets = (torch.stack(parts) for parts in zip(*mixed, strict=True))
-        return inputs, targets, targets.new_ones(self.count)
+        return inputs, targets, targets.new_full((self.count,), weight)
 
     def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
         """Predict all images in the last epochs of the warm-up and after it; then correct labels."""
