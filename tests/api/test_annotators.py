@@ -129,6 +129,22 @@ def test_who_is_asked_next_has_not_answered_yet() -> None:
     assert whom.count("ann") > len(whom) / 2
 
 
+def test_examples_that_nobody_labeled_are_asked_about(tmp_path: Path) -> None:
+    data = blobs()
+    truth, nobody = data["train_labels"], np.arange(0, len(data["train_labels"]), 9)
+    table = np.random.default_rng(0).permuted(np.tile([0, 0, -1, -1], (len(truth), 1)), axis=1)
+    table = np.where(table < 0, -1, truth[:, None])
+    table[nobody] = -1
+    source = write_npz(tmp_path / "a.npz", train=data["train"], train_annotations=table)
+    done = quick_train(source, tmp_path / "run", method="unflip", epochs=4)
+    asked = done.annotator_table("ask_next.csv")
+    assert asked is not None
+    found = {row["index"]: row for row in asked.to_pylist() if row["labels"] == 0}
+    assert set(found) <= set(nobody.tolist())
+    assert len(found) > 0
+    assert all(row["annotator"] is not None and row["gain"] > 0 for row in found.values())
+
+
 def test_a_run_with_one_label_each_has_no_such_tables(tmp_path: Path) -> None:
     done = quick_train(write_npz(tmp_path / "a.npz", **blobs()), tmp_path / "run", epochs=2)
     assert done.annotator_table("annotators.csv") is None

@@ -26,7 +26,7 @@ from unflip.nn.base import unwrap
 from unflip.noise.transition import NoiseProfile
 from unflip.progress import Reporter, make_reporter, summary
 from unflip.runs import layout
-from unflip.runs.annotators import AnnotatorTables, annotator_tables
+from unflip.runs.annotators import AnnotatorTables, Unlabeled, annotator_tables
 from unflip.runs.config import RunConfig, flatten, read_toml
 from unflip.runs.folder import Claim, Run
 from unflip.runs.labels import LabelSummary, label_table, summarize_labels
@@ -127,7 +127,10 @@ def _annotator_tables(
     if scores.annotators is None or labels.annotations is None:
         return None
     ids, names = table["id"].to_pylist(), dataset.class_names or ()
-    return annotator_tables(scores.annotators, labels.annotations.at(train, len(labels)), train, ids, names)
+    rows, assessment = trainer.method.context.unlabeled, scores.assessment
+    unlabeled = Unlabeled(rows, assessment.top2[rows], assessment.top2_probs[rows])
+    annotations = labels.annotations.at(train, len(labels))
+    return annotator_tables(scores.annotators, annotations, train, ids, names, unlabeled)
 
 
 def _check_same(run: Run, config: RunConfig) -> None:

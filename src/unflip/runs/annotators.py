@@ -34,6 +34,14 @@ def read_annotators(path: Path) -> pa.Table:
         )
 
 
+class Unlabeled(NamedTuple):
+    """Examples that nobody labeled: rows (u,) of the label table, their two most likely classes, and how likely."""
+
+    rows: Tensor
+    top2: Tensor  # (u, 2)
+    top2_probs: Tensor  # (u, 2)
+
+
 class AnnotatorTables(NamedTuple):
     """Three tables of a run."""
 
@@ -43,7 +51,12 @@ class AnnotatorTables(NamedTuple):
 
 
 def annotator_tables(
-    fit: AnnotatorFit, annotations: Annotations, rows: Tensor, ids: Sequence[str], names: Sequence[str]
+    fit: AnnotatorFit,
+    annotations: Annotations,
+    rows: Tensor,
+    ids: Sequence[str],
+    names: Sequence[str],
+    unlabeled: Unlabeled | None = None,
 ) -> AnnotatorTables:
     """Return the tables that a run writes.
 
@@ -59,6 +72,7 @@ def annotator_tables(
         rows: the row of each example in the label table (n,).
         ids: of all examples.
         names: of the classes.
+        unlabeled: further examples, which may be asked about.
     """
     q, annotations, rows = fit.log_probs.double().exp().cpu(), annotations.to("cpu"), rows.cpu()
     example, annotator, label, people = annotations
@@ -76,7 +90,7 @@ def annotator_tables(
     return AnnotatorTables(
         _annotators(fit, annotations, right, q, names),
         pa.table(table).sort_by([("label_quality", "ascending")]),
-        _ask_next(fit, annotations, rows, ids, names, q, accuracy),
+        _ask_next(fit, annotations, rows, ids, names, q, accuracy, unlabeled),
     )
 
 
@@ -155,9 +169,13 @@ def _ask_next(
     names: Sequence[str],
     q: Tensor,
     accuracy: float,
+    unlabeled: Unlabeled | None,
 ) -> pa.Table:
     """List the examples for which one more label helps most, with the best annotator who has not labeled them."""
     top2, order = q.topk(2)
+    if unlabeled is not None:
+        more_rows, classes, probs = (part.cpu() for part in unlabeled)
+        rows, order, top2 = (torch.cat(pair) for pair in ((rows, more_rows), (order, classes), (top2, probs.double())))
     gain = label_gain(top2[:, 0].numpy(), top2[:, 1].numpy(), accuracy, len(names))
     chosen = np.argsort(-gain, kind="stable")[:_ASKED]
     chosen = chosen[gain[chosen] > 0]
@@ -168,14 +186,14 @@ def _ask_next(
         by = torch.full((len(chosen),), number, device=device)
         after = torch.stack([fit.columns(by, pair[:, place]).gather(1, pair) * prior for place in range(2)])
         worth[number] = after.amax(2).sum(0) - after[:, :, 0].sum(0)
-    place = torch.full((len(q),), -1, device=device)
+    place = torch.full((len(rows),), -1, device=device)
     place[torch.from_numpy(chosen).to(place)] = torch.arange(len(chosen), device=device)
     given = annotations.to(device)
     asked = place[given.example] >= 0
     worth[given.annotator[asked], place[given.example[asked]]] = -1.0
     best = worth.max(0)
     index = rows.numpy()[chosen]
-    labels = annotations.counts(len(q)).numpy()[chosen]
+    labels = annotations.counts(len(rows)).numpy()[chosen]
     whom = pa.array(people, pa.string()).take(pa.array(best.indices.cpu().numpy()))
     return pa.table(
         {
