@@ -177,6 +177,7 @@ def test_a_group_is_not_torn_apart(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"batch_size": 1}, r"optimizer\.batch_size = 1: must be greater than or equal to 2"),
         ({"hidden": ()}, r"mlp\.hidden"),
         ({"val_fraction": 1.0}, r"data\.val_fraction = 1\.0"),
+        ({"settings": ["unflip.members=4"]}, "settings: a list; expected a dictionary"),
         ({"settings": {"plc.warmup": 3}}, "section 'plc' is not used; method 'unflip'"),
         ({"settings": {"select": "best-test"}}, "select = 'best-test' needs a test set"),
         ({"settings": {"select": "noisy-val"}, "val_fraction": 0.0}, "needs validation examples"),

@@ -42,7 +42,7 @@ from unflip.encoders.table import columns_of
 from unflip.engine.distributed import Distributed
 from unflip.engine.inference import predict_probs
 from unflip.engine.run import train_in_memory, train_run
-from unflip.errors import UnflipError, UnflipWarning, one_line
+from unflip.errors import ConfigError, UnflipError, UnflipWarning, one_line
 from unflip.methods.unflip.posterior import score_labels
 from unflip.runs import layout
 from unflip.runs.config import Layers, RunConfig, Tree, nest
@@ -229,6 +229,9 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
             "mlp": {"hidden": hidden},
             "optimizer": {"batch_size": size.batch_size, "lr": lr},
         }
+        if not isinstance(self.settings, Mapping | None):
+            kind = type(self.settings).__name__
+            raise ConfigError(f'settings: a {kind}; expected a dictionary, such as {{"unflip.members": 4}}')
         typed = [nest(key, value) for key, value in (self.settings or {}).items()]
         return Layers([defaults], typed, {}).resolve()
 

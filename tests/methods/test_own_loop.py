@@ -67,6 +67,11 @@ def fed(labels: LabelCorrection, epochs: list[Tensor], sizes: int = 7) -> list[i
     return changed
 
 
+def recorded(labels: LabelCorrection, index: Tensor) -> LabelCorrection:
+    labels.record(index, torch.zeros(len(index), CLASSES))
+    return labels
+
+
 def make(**options: Any) -> LabelCorrection:
     return LabelCorrection(torch.arange(COUNT) % CLASSES, CLASSES, **({"warmup": 2} | options))
 
@@ -198,6 +203,7 @@ def test_without_pandas_the_table_is_that_of_arrow(monkeypatch: pytest.MonkeyPat
         (lambda: make(threshold=2.0), "threshold = 2.0: must be less than 1"),
         (lambda: LabelCorrection(torch.tensor([0, 5]), 3), "row 1 holds class 5"),
         (lambda: make().step(), "nothing was recorded in this epoch"),
+        (lambda: recorded(make(), torch.tensor([0, COUNT])).step(), f"index: 0 to {COUNT}; expected rows from 0 to"),
         (lambda: make().record(torch.arange(3), torch.zeros(2, 3)), r"index \(3,\) and values \(2, 3\)"),
         (lambda: calibration(kind="median"), "unknown kind 'median'"),
         (lambda: calibration(disturbanc=0.1, kind="covariance"), "did you mean 'disturbance'"),

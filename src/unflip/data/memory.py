@@ -4,6 +4,8 @@ Neither pandas, polars nor `datasets` is imported: a caller who has their object
 """
 
 import json
+import os
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +30,7 @@ from unflip.data.files import is_image, to_upright_rgb
 from unflip.data.labels import LABEL, declare_classes, find_label_column
 from unflip.data.options import DataOptions
 from unflip.data.rewrite import NewLabels, new_cells
-from unflip.errors import InputError, one_line, unknown
+from unflip.errors import InputError, UnflipError, one_line, unknown
 from unflip.files import PARTIAL, write_atomically, write_json
 
 _ABOUT = "columns.json"  # beside the data
@@ -175,17 +177,20 @@ def is_long(table: pa.Table) -> bool:
 
 @contextmanager
 def written(memory: InMemory, folder: Path) -> Iterator[Path]:
-    """Write data as :func:`write_data`, and use it; after an error, ``folder`` is as it was before."""
+    """Write data as :func:`write_data`, and use it; after an error, which names no file, ``folder`` is as before."""
     with TemporaryDirectory(prefix=PARTIAL, dir=folder.parent, ignore_cleanup_errors=True) as aside:
         before = Path(aside) / folder.name
         if folder.exists():
             shutil.copytree(folder, before)
         try:
             yield write_data(memory, folder)
-        except Exception:
+        except Exception as error:
             shutil.rmtree(folder, ignore_errors=True)
             if before.exists():
                 before.rename(folder)
+            if isinstance(error, UnflipError):
+                files = re.escape(f"{folder}{os.sep}") + r"(data|manifest)\.(parquet|npz)"
+                error.args = (re.sub(files, "data", str(error)),)
             raise
 
 

@@ -348,6 +348,8 @@ class RowTable:
         seen = torch.zeros(count, device=table.device)
         for index, rows in self._recorded:
             index = index.to(table.device)
+            if bool((index < 0).any() | (index >= count).any()):
+                raise InputError(f"index: {int(index.min())} to {int(index.max())}; expected rows from 0 to {count - 1}")
             table[index] = rows
             seen[index] = 1.0
         self._recorded.clear()
