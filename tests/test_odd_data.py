@@ -449,7 +449,7 @@ def test_data_that_is_refused_leaves_the_earlier_run_as_it_was(call: Any, tmp_pa
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(ROWS).rename(columns=str).assign(label=GIVEN)
     table = pa.table({"given_label": GIVEN, "suggested_label": GIVEN})
-    with pytest.raises(InputError, match="^data, column 'label': 1 class among 60 labels"):
+    with pytest.raises(InputError, match=r"^data, column 'label': 1 class among 60 labels"):
         call(frame.assign(label=0), tmp_path / "new")
     assert not (tmp_path / "new" / "data").exists()
     run = save(table, frame, tmp_path / "run")

@@ -349,7 +349,8 @@ class RowTable:
         for index, rows in self._recorded:
             index = index.to(table.device)
             if bool((index < 0).any() | (index >= count).any()):
-                raise InputError(f"index: {int(index.min())} to {int(index.max())}; expected rows from 0 to {count - 1}")
+                low, high = int(index.min()), int(index.max())
+                raise InputError(f"index: {low} to {high}; expected rows from 0 to {count - 1}")
             table[index] = rows
             seen[index] = 1.0
         self._recorded.clear()
