@@ -181,6 +181,21 @@ def test_reviewed_labels_do_not_decide_how_scores_are_calibrated() -> None:
     assert not torch.equal(state.lapses, lapse_rates(margins, contradicted))
 
 
+def test_a_known_noise_rate_replaces_the_estimate() -> None:
+    seen = Seen()
+    labels = some_labels(seen)
+    changed = []
+    for rate in (0.05, 0.4):
+        method = make(seen, None, noise_rate=rate)
+        learn(method, seen, labels, 1, steps=40)
+        scores = method.label_scores(labels)
+        assert scores is not None
+        quality = scores.calibration.apply(scores.odds).sigmoid()
+        assert float(1 - quality.nanmean()) == pytest.approx(rate, abs=0.002)
+        changed.append(int((labels.current != labels.given).sum()))
+    assert changed[0] < changed[1]
+
+
 def test_a_reviewed_sample_calibrates_the_scores_of_all_others() -> None:
     """By the log-odds of the labels that were given, and how many labels each decision stands for."""
     seen = Seen()

@@ -38,7 +38,7 @@ from unflip.stats.discriminant import (
     leave_group_out_log_posterior,
     to_memberships,
 )
-from unflip.stats.noise_rate import Confident, confident_part, lapse_rates
+from unflip.stats.noise_rate import QUANTILES, Confident, confident_part, lapse_rates
 from unflip.stats.odds import PlattScaling, Stacked, pool, stack
 from unflip.stats.sampling import calibrate_to_review
 
@@ -74,6 +74,8 @@ class UnflipOptions(Options):
     """Weights of networks and Gaussians; by default fitted by the likelihood of the given labels."""
     prior: Literal["auto", "equal", "empirical"] = "auto"
     """Class prior: `auto` moves it towards uniform as far as noise may have made it unequal."""
+    noise_rate: float | None = Field(None, gt=0.0, lt=1.0)
+    """Fraction of wrong labels, if you know it; by default it is estimated."""
     soft_targets: bool = True
     """Whether members are trained on the posterior of the true class after the warm-up; else on given labels."""
 
@@ -446,7 +448,11 @@ class Unflip(Method):
         assert self.posterior is not None
         given, unreviewed = labels.initial[self.context.train], ~labels.trusted[self.context.train]
         odds = self._odds(given)
-        scaling = self.posterior.fit_scaling(odds, given, unreviewed)
+        if self.options.noise_rate is None:
+            scaling = self.posterior.fit_scaling(odds, given, unreviewed)
+        else:
+            rates = torch.full((QUANTILES,), self.options.noise_rate)
+            scaling = self.posterior.scaling_to(rates, odds, unreviewed)
         weights, original = labels.review_weights[self.context.train], labels.given[self.context.train]
         sample = (weights * (original >= 0)).nonzero()[:, 0]
         original, probs = original[sample], self.posterior.log_probs[sample].float().exp()

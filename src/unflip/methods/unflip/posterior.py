@@ -188,6 +188,10 @@ class PosteriorState:
         disputed = self._disputed(labels, unreviewed & ~odds.isnan())
         share = float(contradicted.double().mean()) if len(contradicted) else 0.0
         rates = noise_rates(pooled, networks, self.confident, uniform, disputed, share)
+        return self.scaling_to(rates, odds, unreviewed)
+
+    def scaling_to(self, rates: Tensor, odds: Tensor, unreviewed: Tensor) -> PlattScaling:
+        """Calibrate log-odds (n,) to equally likely noise rates (q,) of the labels not reviewed."""
         return calibrate(odds[unreviewed], fit_slope(odds[unreviewed], self.informative[unreviewed]), rates)
 
     def _disputed(self, labels: Tensor, counted: Tensor) -> float:
