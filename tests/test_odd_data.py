@@ -437,7 +437,6 @@ def test_what_would_be_silently_misplaced_is_refused() -> None:
         (lambda: clean(labeled, ignore="oops"), "^ignore: unknown column 'oops'"),
         (lambda: run.apply(keep_given_as="0"), "^keep_given_as: the data has a column '0'"),
         (lambda: run.labels_for(parts), r"^dataset: several splits; give one of them, such as dataset\['train'\]"),
-        (lambda: predict(run, frame), "^data: a DataFrame; write it to a file"),
         (lambda: clean(parts["train"].select([])), "no row to train on"),
     ):
         with pytest.raises((ValueError, InputError), match=message):

@@ -229,10 +229,11 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
             "mlp": {"hidden": hidden},
             "optimizer": {"batch_size": size.batch_size, "lr": lr},
         }
-        if not isinstance(self.settings, Mapping | None):
-            kind = type(self.settings).__name__
+        settings: Any = self.settings or {}
+        if not isinstance(settings, Mapping):
+            kind = type(settings).__name__
             raise ConfigError(f'settings: a {kind}; expected a dictionary, such as {{"unflip.members": 4}}')
-        typed = [nest(key, value) for key, value in (self.settings or {}).items()]
+        typed = [nest(key, value) for key, value in settings.items()]
         return Layers([defaults], typed, {}).resolve()
 
     def predict_proba(self, X: ArrayLike) -> Array:  # noqa: N803 - scikit-learn's name

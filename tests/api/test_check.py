@@ -58,6 +58,36 @@ def test_wrong_labels_of_new_data_are_listed_without_training(run: unflip.Result
         unflip.check(run, tmp_path / "new.csv", tmp_path / "out")
 
 
+def test_a_data_frame_is_checked_and_predicted_as_its_file_is(run: unflip.Result, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    path = new_rows(tmp_path / "new.csv")
+    frame = pandas.read_csv(path)
+    by_path, done = unflip.check(run, path, device="cpu"), unflip.check(run, frame, device="cpu")
+    assert sorted(done.issues["index"]) == WRONG
+    assert isinstance(done.issues, pandas.DataFrame)
+    assert done.wrong == by_path.wrong
+    assert (done.folder / "data" / "data.parquet").exists()
+    expected = unflip.predict(run, path, device="cpu")
+    for data in (frame, frame.drop(columns=["kind", "note"])):
+        got = unflip.predict(run, data, device="cpu")
+        assert got.probs.tolist() == expected.probs.tolist()
+        assert (got.ids, got.class_names) == (expected.ids, expected.class_names)
+    with pytest.raises(InputError, match=r"^data: .*x3"):
+        unflip.predict(run, frame.drop(columns="x3"), device="cpu")
+
+
+def test_arrays_are_checked_and_predicted(tmp_path: Path) -> None:
+    content = blobs()
+    rows, labels = content["train"], content["train_labels"]
+    run = unflip.clean((rows[:100], labels[:100]), tmp_path / "run", quiet=True, device="cpu")
+    assert (unflip.predict(run, rows[100:], device="cpu").labels.numpy() == labels[100:]).all()
+    assert unflip.check(run, (rows[100:], labels[100:]), device="cpu").wrong < 0.05
+    with pytest.raises(InputError, match=r"^labels: none given"):
+        unflip.check(run, rows[100:], device="cpu")
+    with pytest.raises(InputError, match=r"^data, 'train': examples of shape \(5,\)"):
+        unflip.predict(run, rows[:, :5], device="cpu")
+
+
 def test_the_exit_code_says_whether_the_limit_is_kept(run: unflip.Result, tmp_path: Path, cli: Cli) -> None:
     data = new_rows(tmp_path / "new.csv")
     done = cli("check", run.folder, "--data", data, "--out", tmp_path / "out", "--max-wrong", "1%")

@@ -88,7 +88,7 @@ def apply(
         options: see ``unflip.api.options.ApplyOptions`` and ``unflip apply --help``.
     """
     run, chosen = finished_run(Path(run)) if isinstance(run, str | Path) else run, check_section(ApplyOptions, options)
-    fixes, memory = corrections(run, chosen), _in_memory(run, data, label_column)
+    fixes, memory = corrections(run, chosen), memory_for(run, data, label_column)
     with _opened(run, data, memory) as (raw, place):
         new, changes, missing = _place(run, raw, fixes)
         relabeled_count = sum(int((part.changed & part.keep).sum()) for part in new.values())
@@ -211,7 +211,8 @@ def reviewed_labels(run: Run, examples: Examples) -> dict[int, int | None]:
     return {row: None if examples.splits[row] == REMOVED else int(current[row]) for row in rows}
 
 
-def _in_memory(run: Run, data: Any, label_column: str | None) -> InMemory | None:
+def memory_for(run: Run, data: Any, label_column: str | None = None) -> InMemory | None:
+    """Return data in memory, with the label column and the ignored columns of a run's own; None for a path."""
     memory = in_memory(data, label_column)
     return memory and with_columns_of(memory, run.folder / layout.DATA, run.config.common.data)
 
@@ -322,7 +323,7 @@ def labels_for(run: Run, dataset: Any, *, label_column: str | None = None, **opt
         ids = _relative([path for path, _ in files], run.own_data().path, getattr(dataset, "root", ".")) or None
         new, _, _ = _match(run, Keys(ids, None, numbers[targets], [*classes, ""]), fixes)
         cells = new_cells(targets, new, [own.index(name) if name in own else -1 for name in classes])
-    elif (memory := _in_memory(run, dataset, label_column)) is not None:
+    elif (memory := memory_for(run, dataset, label_column)) is not None:
         with _opened(run, None, memory) as (raw, _):
             new = by_row(raw, _place(run, raw, fixes)[0], classes)
         cells = new_labels(memory, new, classes)

@@ -3,6 +3,7 @@
 import os
 import shutil
 import warnings
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from unflip.api.apply import keys_of
+from unflip.api.apply import keys_of, memory_for
 from unflip.api.predict import NewData, Prediction, predict_part, read_new
 from unflip.api.result import Result
 from unflip.api.save import write_scored
 from unflip.data.arrays import Array
 from unflip.data.columns import Table
 from unflip.data.labels import missing_labels
+from unflip.data.memory import written
 from unflip.data.rewrite import class_numbers
 from unflip.encoders.table import text_columns
 from unflip.engine.evaluation import data_path
@@ -55,7 +57,7 @@ class CheckResult(Result):
 
 def check(
     run: str | Path | Run,
-    data: str | Path,
+    data: Any,
     out: str | Path | None = None,
     *,
     max_wrong: float | str | None = None,
@@ -71,7 +73,8 @@ def check(
 
     Args:
         run: a finished run, or its folder.
-        data: labeled data of the kind that the run was trained on; a split `test` is not used.
+        data: labeled data of the kind that the run was trained on: a path, a data frame, or a pair of examples and
+            labels; a split `test` is not used.
         out: a folder for the scores, the list of label issues and the report; by default a new temporary folder.
         max_wrong: the largest fraction of wrong labels, such as 0.02 or ``"2%"``.
         baseline: another run or check: ``max_wrong`` then limits how far its fraction is exceeded.
@@ -89,11 +92,14 @@ def check(
             raise ConfigError("--baseline needs --max-wrong: by how much the baseline may be exceeded")
         limit += finished_run(Path(baseline)).label_summary.noise_rate or 0.0
     column = label_column or trained.own_data().label_column
-    new = read_new(trained, data, label_column=column, skip_broken=skip_broken, weights=weights)
-    done = as_run(out)
-    inputs = [trained.folder, *(Path(path) for path in (data, baseline) if path is not None)]
+    done, memory = as_run(out), memory_for(trained, data, label_column)
+    inputs = [trained.folder, *(Path(path) for path in (data, baseline) if isinstance(path, str | Path))]
     done.check_free(resume=False, force=force, inputs=inputs)
-    with Claim(done, force=force) as claim:
+    with Claim(done, force=force) as claim, ExitStack() as writing:
+        if memory is not None:
+            claim.hold().begin()
+            data, column = writing.enter_context(written(memory, done.own(layout.DATA))), None
+        new = read_new(trained, data, label_column=column, skip_broken=skip_broken, weights=weights)
         parts = [name for name, part in new.raw.parts().items() if name in ("train", "val") and len(part.inputs)]
         if not parts:
             raise InputError(f"data {data}: no examples besides test sets; name the folder or file of one")
@@ -103,7 +109,7 @@ def check(
         done.clear()
         done.begin()
         _write(done, trained, new, predictions, *scored)
-    return CheckResult(done.folder, limit=limit)
+    return CheckResult(done.folder, memory, limit=limit)
 
 
 def parse_fraction(value: float | str) -> float:

@@ -3,13 +3,15 @@
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
 
+from unflip.api.apply import memory_for
 from unflip.data.arrays import Array
 from unflip.data.columns import Table
 from unflip.data.dataset import Dataset, Encoding, Inputs
@@ -17,6 +19,7 @@ from unflip.data.files import OtherSizeError, Skipped
 from unflip.data.images import open_sets
 from unflip.data.labeling import make_source
 from unflip.data.loaders import check_used, load_raw
+from unflip.data.memory import written
 from unflip.data.options import DataOptions
 from unflip.data.sources import check_finite
 from unflip.encoders.image import ImageEncoder, image_options
@@ -25,6 +28,7 @@ from unflip.engine.distributed import Distributed
 from unflip.engine.inference import predict_probs
 from unflip.errors import ConfigError, InputError, UnflipWarning, unknown
 from unflip.progress import Track, untracked
+from unflip.runs import layout
 from unflip.runs.folder import Run, as_run
 from unflip.runs.model_file import Model
 
@@ -64,7 +68,7 @@ class Prediction:
 
 def predict(
     run: str | Path | Run,
-    data: str | Path,
+    data: Any,
     *,
     part: str | None = None,
     skip_broken: bool = False,
@@ -76,8 +80,8 @@ def predict(
 
     Args:
         run: a finished run, or its folder.
-        data: what training takes, without labels. Images are resized as in training; columns of a table are found by
-            name.
+        data: what training takes, without labels: a path, a data frame, an array, images. Images are resized as in
+            training; columns of a table are found by name.
         part: one of the data's sets; by default the first test set, else ``train``.
         skip_broken: skip images that cannot be read.
         weights: the weights file of the backbone, if it has moved.
@@ -87,7 +91,14 @@ def predict(
     Returns:
         Probabilities (n, k) with ids and class names.
     """
-    new = read_new(run, data, skip_broken=skip_broken, weights=weights)
+    trained = as_run(run)
+    if (memory := memory_for(trained, data)) is not None:
+        examples = memory._replace(labeled=False)
+        with TemporaryDirectory() as folder, written(examples, Path(folder) / layout.DATA) as path:
+            return predict(
+                trained, path, part=part, skip_broken=skip_broken, weights=weights, device=device, track=track
+            )
+    new = read_new(trained, data, skip_broken=skip_broken, weights=weights)
     sets = {**new.raw.tests, **new.raw.parts()}
     nonempty = [name for name, content in sets.items() if len(content.inputs)]
     part = part or next(iter(nonempty or sets))
@@ -120,8 +131,6 @@ def read_new(
     weights: str | Path | None = None,
 ) -> NewData:
     """Read new examples as a run's training examples were read; the arguments are those of :func:`predict`."""
-    if not isinstance(data, str | Path):
-        raise InputError(f"data: a {type(data).__name__}; write it to a file, and give its path")
     model = as_run(run).model
     if weights is not None:
         model = _with_weights(model, weights)

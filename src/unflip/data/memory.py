@@ -51,6 +51,8 @@ class InMemory(NamedTuple):
     """Columns to drop."""
     annotations: Any = None
     """Labels by several annotators; the data may then have no others."""
+    labeled: bool = True
+    """Whether there must be labels; else a column of labels is dropped."""
 
 
 def in_memory(data: Any, label_column: str | None = None) -> InMemory | None:
@@ -103,7 +105,7 @@ def write_data(memory: InMemory, folder: Path) -> Path:
     try:
         parts, classes = (
             _hugging_face_parts(memory)
-            if _is_hugging_face(memory.data) and memory.labels is None
+            if _is_hugging_face(memory.data) and memory.labels is None and memory.labeled
             else ({"train": _read(memory)}, [])
         )
     except ValueError as error:
@@ -189,7 +191,7 @@ def written(memory: InMemory, folder: Path) -> Iterator[Path]:
             if before.exists():
                 before.rename(folder)
             if isinstance(error, UnflipError):
-                files = re.escape(f"{folder}{os.sep}") + r"(data|manifest)\.(parquet|npz)"
+                files = "(data )?" + re.escape(f"{folder}{os.sep}") + r"(data|manifest)\.(parquet|npz)"
                 error.args = (re.sub(files, "data", str(error)),)
             raise
 
@@ -197,8 +199,11 @@ def written(memory: InMemory, folder: Path) -> Iterator[Path]:
 def _read(memory: InMemory) -> _Part:
     """Return the examples and labels of data that is not a data set of Hugging Face with its own labels."""
     content = _content(memory.data)
+    if not memory.labeled and isinstance(content, pa.Table):
+        dropped = {*memory.ignore, memory.label_column or LABEL}
+        return _Part(content.drop_columns([name for name in content.column_names if name in dropped]), None)
     given = None if memory.labels is None else plain_column(memory.labels, "labels")
-    if given is None and memory.annotations is None and not isinstance(content, pa.Table):
+    if given is None and memory.annotations is None and memory.labeled and not isinstance(content, pa.Table):
         raise ValueError("labels: none given; give the label of each example")
     if given is not None and len(given) != len(content):
         raise ValueError(f"labels: {len(given)} labels for {len(content)} examples")
