@@ -154,7 +154,8 @@ def choose_labels(raw: Dataset, options: DataOptions) -> tuple[Dataset, str]:
         raw, _ = with_consensus(replace(raw, train=train), what)
         train = raw.train
     if train.labels is None:
-        raise InputError(f"{options.path}: {raw.unlabeled}; give a file with --labels")
+        joined = ", or" if ";" in raw.unlabeled else ";"
+        raise InputError(f"{options.path}: {raw.unlabeled}{joined} give a file with --labels")
     labels, truth = train.labels, train.truth
     if truth is not None and missing_labels(truth, options.unlabeled).any():
         truth = None  # labels of some examples are no truth to evaluate by

@@ -72,7 +72,7 @@ def test_a_parquet_table_is_read_alike(root: Path, labels: list[Any]) -> None:
 GOOD = ("pictures/0.png,cat,train", "pictures/1.png,dog,train")
 BAD = {
     "nothing": ((), "", "m.csv: not a readable table"),
-    "no label": (("pictures/0.png",), "path", "no column 'label' among path; .*; give a file with --labels"),
+    "no label": (("pictures/0.png",), "path", "no column 'label' among path; .*, or give a file with --labels"),
     "no rows": ((), "path,label", "no row to train on"),
     "no train": (("pictures/0.png,cat,test",), "path,label,split", "no row to train on"),
     "split": ((*GOOD, "pictures/2.png,cat,valid"), "path,label,split", "m.csv, row 2: split 'valid'; must be train,"),
