@@ -20,7 +20,14 @@ from unflip.methods.unflip.posterior import (
     temper_prior,
     update_posterior,
 )
-from unflip.stats.noise_rate import QUANTILES, Confident, confident_part, lapse_rates, noise_rates
+from unflip.stats.noise_rate import (
+    QUANTILES,
+    Confident,
+    confident_part,
+    feature_dependence,
+    lapse_rates,
+    noise_rates,
+)
 from unflip.stats.odds import PlattScaling, calibrate, disputed_fraction, fit_slope, pool, stack
 
 Table = list[list[float]]
@@ -129,7 +136,8 @@ def scaling_by_hand(state: PosteriorState, odds: Tensor, labels: Tensor, kept: T
     plain = (odds - state.log_probs.gather(1, labels[:, None])[:, 0])[kept]
     disputed = disputed_fraction(plain, fit_slope(plain, state.informative[kept]))
     uniform, share = state.uniform_noise_rate * 2 / 3, sum(contradicted.tolist()) / len(contradicted)
-    rates = noise_rates(pooled, networks, state.confident, uniform, disputed, share)
+    evidence = feature_dependence(pooled, state.confident, uniform)
+    rates = noise_rates(pooled, networks, state.confident, evidence, uniform, disputed, share)
     return calibrate(odds[kept], fit_slope(odds[kept], state.informative[kept]), rates)
 
 

@@ -13,6 +13,7 @@ from unflip.stats.noise_rate import (
     Confident,
     confident_part,
     feature_dependence,
+    in_sample_dependence,
     lapse_rates,
     noise_rates,
 )
@@ -176,24 +177,42 @@ def test_evidence_needs_lapses_that_nothing_else_explains() -> None:
     assert feature_dependence(lapses_of(0.02), part, 0.0) == 0
 
 
+def test_in_sample_evidence_needs_confident_contradictions_that_nothing_else_explains() -> None:
+    part = FOLLOWS._replace(contradicted=0.06, expected=0.03)
+    assert in_sample_dependence(part, 0.0) == 1
+    assert in_sample_dependence(part._replace(expected=0.06 / 1.3), 0.0) == pytest.approx(0.5)  # halfway up the ramp
+    assert in_sample_dependence(part._replace(std=0.025), 0.0) == 0  # it may be chance
+    assert in_sample_dependence(part._replace(expected=0.06), 0.0) == 0  # the network is as unsure as that
+    assert in_sample_dependence(part, 0.055) == 0  # uniform noise explains them
+    assert in_sample_dependence(part._replace(uniform=0.5, by_class=0.4, purity=0.9), 0.0) == 0
+    assert in_sample_dependence(part._replace(per_class=1.9), 0.0) == 0
+
+
 FACTORS = torch.linspace(0.8, 1.3, QUANTILES, dtype=torch.float64)
+
+
+def rates_by_lapses(
+    pooled: Tensor, networks: Tensor, part: Confident, uniform: float, disputed: float, contradicted: float
+) -> Tensor:
+    evidence = feature_dependence(pooled, part, uniform)
+    return noise_rates(pooled, networks, part, evidence, uniform, disputed, contradicted)
 
 
 def test_rates_are_the_larger_lapses_within_what_the_confident_part_allows() -> None:
     lapses, few = torch.linspace(0.02, 0.1, QUANTILES, dtype=torch.float64), torch.zeros(QUANTILES).double()
-    assert torch.equal(noise_rates(lapses, few, UNIFORM, 0.0, 0.4, 0.0), lapses * FACTORS)
-    assert torch.equal(noise_rates(few, lapses, UNIFORM, 0.0, 0.4, 0.0), lapses * FACTORS)
+    assert torch.equal(rates_by_lapses(lapses, few, UNIFORM, 0.0, 0.4, 0.0), lapses * FACTORS)
+    assert torch.equal(rates_by_lapses(few, lapses, UNIFORM, 0.0, 0.4, 0.0), lapses * FACTORS)
     part = UNIFORM._replace(contradicted=0.05, uniform=0.4, by_class=0.2, per_class=1.0)
-    assert noise_rates(lapses, few, part, 0.0, 0.4, 0.0).max() == pytest.approx(0.03 * 1.3)
-    assert noise_rates(lapses, few, part, 0.06, 0.4, 0.0).max() == pytest.approx(0.06 * 1.3)  # shown by likelihood
+    assert rates_by_lapses(lapses, few, part, 0.0, 0.4, 0.0).max() == pytest.approx(0.03 * 1.3)
+    assert rates_by_lapses(lapses, few, part, 0.06, 0.4, 0.0).max() == pytest.approx(0.06 * 1.3)  # shown by likelihood
     steps = torch.linspace(-1.8, 1.8, QUANTILES, dtype=torch.float64)
-    uncertain = noise_rates(torch.full_like(lapses, 0.5), few, part._replace(std=0.01), 0.0, 0.4, 0.0)
+    uncertain = rates_by_lapses(torch.full_like(lapses, 0.5), few, part._replace(std=0.01), 0.0, 0.4, 0.0)
     assert uncertain.tolist() == pytest.approx(((0.03 + 0.01 * steps) * FACTORS).tolist())
 
 
 def test_all_contradicted_labels_may_be_wrong() -> None:
     lapses = torch.full((QUANTILES,), 0.01, dtype=torch.float64)
-    rates = noise_rates(lapses, lapses, UNIFORM, 0.0, 0.1, 0.3)
+    rates = rates_by_lapses(lapses, lapses, UNIFORM, 0.0, 0.1, 0.3)
     assert torch.equal(rates[:-1], (lapses * FACTORS)[:-1])
     assert rates[-1] == 0.3
 
@@ -201,9 +220,9 @@ def test_all_contradicted_labels_may_be_wrong() -> None:
 def test_with_evidence_the_rate_moves_to_the_disputed_labels() -> None:
     lapses = torch.full((QUANTILES,), 0.1, dtype=torch.float64)
     disputed = 0.4 * torch.linspace(0.8, 1.2, QUANTILES, dtype=torch.float64)
-    assert noise_rates(lapses, lapses, FOLLOWS, 0.0, 0.4, 0.0).tolist() == pytest.approx(disputed.tolist())
+    assert rates_by_lapses(lapses, lapses, FOLLOWS, 0.0, 0.4, 0.0).tolist() == pytest.approx(disputed.tolist())
     half = torch.full_like(lapses, 0.0375)  # halfway up the ramp
     moved = (half * FACTORS + disputed) / 2
-    assert noise_rates(half, lapses * 0, FOLLOWS, 0.0, 0.4, 0.0).tolist() == pytest.approx(moved.tolist())
-    assert torch.equal(noise_rates(lapses, lapses, FOLLOWS, 0.0, 0.05, 0.0), lapses * FACTORS)  # never below lapses
-    assert noise_rates(lapses, lapses, FOLLOWS, 0.0, 0.9, 0.0).max() == 0.95
+    assert rates_by_lapses(half, lapses * 0, FOLLOWS, 0.0, 0.4, 0.0).tolist() == pytest.approx(moved.tolist())
+    assert torch.equal(rates_by_lapses(lapses, lapses, FOLLOWS, 0.0, 0.05, 0.0), lapses * FACTORS)  # never below lapses
+    assert rates_by_lapses(lapses, lapses, FOLLOWS, 0.0, 0.9, 0.0).max() == 0.95

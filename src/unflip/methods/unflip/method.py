@@ -125,6 +125,7 @@ class Unflip(Method):
         self.dropped = not (options.gaussians and context.of_rows)
         self.warmed_up: int | None = None  # the last epoch of the warm-up, once it is over
         self.scaling: PlattScaling | None = None  # of the last scores
+        self.in_sample = False  # whether views are trained on the labels that they score
         if self.num_folds == 1 and context.of_rows:
             message = "unflip.members = 1: scores are in-sample; use 2 or more members"
             warnings.warn(message, UnflipWarning, stacklevel=2)
@@ -291,7 +292,7 @@ class Unflip(Method):
             ordinal=context.ordinal,
             broadcast=observed.broadcast,
         )
-        after.weights, after.gaussians = weights, views.gaussians
+        after.weights, after.gaussians, after.in_sample = weights, views.gaussians, self.in_sample
         after.lapses = before.lapses if before else self._lapses(views.network, labels)
         if labels.annotations is not None:
             known = given.where(labels.trusted[train], torch.tensor(-1, device=given.device))

@@ -47,7 +47,7 @@ class PixelUnflip(Unflip):
 
     def __init__(self, options: UnflipOptions, context: TrainContext) -> None:
         super().__init__(options, context)
-        self.num_folds = 1
+        self.num_folds, self.in_sample = 1, True
         self.windows = [ProbabilityWindow(options.window) for _ in range(self.count)]
         self.frozen: Tensor | None = None  # view (m, k) by Gaussians of frozen features
 
@@ -59,6 +59,7 @@ class PixelUnflip(Unflip):
             batches = observed.outputs(Features(member).eval(), self.context.train)
             features = torch.cat([part for _, part in batches])
             self._score_frozen(features[:, features.std(0) > 0], observed, labels)
+            self.in_sample = False  # that view was not
         yield from super().phases(epoch, observed, labels)
 
     def _score_frozen(self, features: Tensor, observed: EpochOutputs, labels: LabelStore) -> None:

@@ -20,7 +20,15 @@ from torch import Tensor
 
 from unflip.stats.annotators import AnnotatorFit
 from unflip.stats.discriminant import Discriminant, evenly_spaced
-from unflip.stats.noise_rate import QUANTILES, Confident, confident_part, lapse_rates, noise_rates
+from unflip.stats.noise_rate import (
+    QUANTILES,
+    Confident,
+    confident_part,
+    feature_dependence,
+    in_sample_dependence,
+    lapse_rates,
+    noise_rates,
+)
 from unflip.stats.odds import PlattScaling, calibrate, disputed_fraction, fit_slope, log_odds, pool, stack
 
 BLOCK_ROWS = 4096
@@ -96,6 +104,7 @@ class PosteriorState:
             scaled to the labels are less sure where labels are wrong, which hides lapses if all examples are easy.
         annotators: if there are several: the posterior given all their labels, which replaces the one given a label.
         ordinal: whether classes are ordered: then labels near the true class are preferred.
+        in_sample: whether the views were trained on the labels.
     """
 
     log_probs: Tensor
@@ -114,6 +123,7 @@ class PosteriorState:
     lapses: Tensor | None = None
     annotators: AnnotatorFit | None = None
     ordinal: bool = False
+    in_sample: bool = False
 
     @property
     def combined(self) -> Tensor:
@@ -187,7 +197,9 @@ class PosteriorState:
         uniform = self.uniform_noise_rate * (1 - 1 / self.log_probs.shape[1])
         disputed = self._disputed(labels, unreviewed & ~odds.isnan())
         share = float(contradicted.double().mean()) if len(contradicted) else 0.0
-        rates = noise_rates(pooled, networks, self.confident, uniform, disputed, share)
+        part = self.confident
+        evidence = in_sample_dependence(part, uniform) if self.in_sample else feature_dependence(pooled, part, uniform)
+        rates = noise_rates(pooled, networks, part, evidence, uniform, disputed, share)
         return self.scaling_to(rates, odds, unreviewed)
 
     def scaling_to(self, rates: Tensor, odds: Tensor, unreviewed: Tensor) -> PlattScaling:
