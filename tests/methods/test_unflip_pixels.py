@@ -228,6 +228,7 @@ def test_frozen_features_score_labels_before_training_and_stay_a_view(
     assert state is not None
     assert state.weights is not None
     assert state.weights.shape == (2,)
+    assert not state.in_sample
     assert state.gaussian_pair is not None
     model = method.model()
     assert model.weights is not None
@@ -259,6 +260,7 @@ def test_a_network_from_scratch_has_no_frozen_view() -> None:
     assert method.frozen is None
     assert method.posterior is not None
     assert method.posterior.gaussian_pair is None
+    assert method.posterior.in_sample
 
 
 def images_of(content: dict[str, Any]) -> dict[str, Any]:

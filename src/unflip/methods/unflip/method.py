@@ -125,7 +125,6 @@ class Unflip(Method):
         self.dropped = not (options.gaussians and context.of_rows)
         self.warmed_up: int | None = None  # the last epoch of the warm-up, once it is over
         self.scaling: PlattScaling | None = None  # of the last scores
-        self.in_sample = False  # whether views are trained on the labels that they score
         if self.num_folds == 1 and context.of_rows:
             message = "unflip.members = 1: scores are in-sample; use 2 or more members"
             warnings.warn(message, UnflipWarning, stacklevel=2)
@@ -164,6 +163,11 @@ class Unflip(Method):
     def warmup(self) -> int:
         """Number of epochs on the given labels; constant once reached, also in a run resumed for more epochs."""
         return self.warmed_up or self.options.warmup or max(1, round(0.3 * self.context.epochs))
+
+    @property
+    def in_sample(self) -> bool:
+        """Whether the views that the noise rate is estimated from were trained on the labels."""
+        return False
 
     def phases(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> Iterator[Phase]:
         """Yield one pass over all examples, repeated if there are few."""

@@ -47,9 +47,14 @@ class PixelUnflip(Unflip):
 
     def __init__(self, options: UnflipOptions, context: TrainContext) -> None:
         super().__init__(options, context)
-        self.num_folds, self.in_sample = 1, True
+        self.num_folds = 1
         self.windows = [ProbabilityWindow(options.window) for _ in range(self.count)]
         self.frozen: Tensor | None = None  # view (m, k) by Gaussians of frozen features
+
+    @property
+    def in_sample(self) -> bool:
+        """Whether the views that the noise rate is estimated from were trained on the labels: not frozen features."""
+        return self.frozen is None
 
     def phases(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> Iterator[Phase]:
         """Yield one pass over all images, after scoring labels on frozen features if there are any."""
@@ -59,7 +64,6 @@ class PixelUnflip(Unflip):
             batches = observed.outputs(Features(member).eval(), self.context.train)
             features = torch.cat([part for _, part in batches])
             self._score_frozen(features[:, features.std(0) > 0], observed, labels)
-            self.in_sample = False  # that view was not
         yield from super().phases(epoch, observed, labels)
 
     def _score_frozen(self, features: Tensor, observed: EpochOutputs, labels: LabelStore) -> None:
