@@ -151,7 +151,15 @@ def test_the_shrinkage_of_the_first_epoch_stays(monkeypatch: pytest.MonkeyPatch)
     assert asked == [SHRINKS, method.posterior.gaussians.shrink]
 
 
-def test_reviewed_labels_do_not_decide_how_scores_are_calibrated() -> None:
+def odds_of_given(method: Unflip, odds: Tensor, labels: LabelStore) -> Tensor:
+    """Return log-odds (n,) of the labels as they were given, before people reviewed some of them."""
+    assert method.posterior is not None
+    rows, result = labels.trusted.nonzero()[:, 0], odds.clone()
+    result[rows] = method.odds(method.posterior.log_probs[rows].exp(), labels.given[rows])
+    return result
+
+
+def test_scores_are_calibrated_to_the_noise_of_all_given_labels_whatever_was_reviewed() -> None:
     seen = Seen()
     seen.rows += 4 * torch.eye(DIMS)[seen.truth]
     reviewed = torch.where(torch.arange(80) % 3 == 0, (seen.truth + 1) % CLASSES, -1)  # all of them wrong
@@ -161,24 +169,25 @@ def test_reviewed_labels_do_not_decide_how_scores_are_calibrated() -> None:
     scores, state = method.label_scores(labels), method.posterior
     assert scores is not None
     assert state is not None
-    kept, initial = ~labels.trusted, labels.initial
-    expected = state.fit_scaling(scores.odds, initial, kept)
+    everything, given, initial = torch.ones_like(labels.trusted), labels.given, labels.initial
+    expected = state.fit_scaling(odds_of_given(method, scores.odds, labels), given, everything)
     torch.testing.assert_close(scores.calibration.shifts, expected.shifts)
-    with_them = state.fit_scaling(scores.odds, initial, torch.ones_like(kept))
-    assert scores.calibration.shifts.tolist() != pytest.approx(with_them.shifts.tolist(), rel=1e-3)
+    with_decisions = state.fit_scaling(scores.odds, initial, everything)
+    assert scores.calibration.shifts.tolist() != pytest.approx(with_decisions.shifts.tolist(), rel=1e-3)
     torch.testing.assert_close(scores.odds, state.odds(slice(None), initial))
     top2_probs, top2 = state.log_probs.softmax(1).topk(2)
     assert torch.equal(scores.top2, top2)
     torch.testing.assert_close(scores.top2_probs, top2_probs)
     list(method.phases(2, seen, labels))
     network = method.compute_views(seen, initial).network  # as before: nothing was trained since
-    top, probs, own = top_one(network, initial)
-    assert state.confident == confident_part(top[kept], probs[kept], own[kept], initial[kept], CLASSES)
-    assert state.confident != confident_part(top, probs, own, initial, CLASSES)
-    margins, contradicted = probs.double().logit(eps=1e-9), top != initial
+    top, probs, own = top_one(network, given)
+    assert state.confident == confident_part(top, probs, own, given, CLASSES)
+    kept = ~labels.trusted
+    assert state.confident != confident_part(top[kept], probs[kept], own[kept], given[kept], CLASSES)
+    margins = probs.double().logit(eps=1e-9)
     assert state.lapses is not None
-    assert torch.equal(state.lapses, lapse_rates(margins[kept], contradicted[kept]))
-    assert not torch.equal(state.lapses, lapse_rates(margins, contradicted))
+    assert torch.equal(state.lapses, lapse_rates(margins, top != given))
+    assert not torch.equal(state.lapses, lapse_rates(margins, top != initial))
 
 
 def test_a_known_noise_rate_replaces_the_estimate() -> None:
@@ -212,7 +221,8 @@ def test_a_reviewed_sample_calibrates_the_scores_of_all_others() -> None:
     share = informative_prob(unmoved, given[rows], state.uniform_noise_rate)
     sampled = replace(state, log_probs=state.log_probs[rows], informative=share).odds(slice(None), given[rows])
     kept = ~labels.trusted
-    scaling = state.fit_scaling(scores.odds, labels.initial, kept)
+    of_given = odds_of_given(method, scores.odds, labels)
+    scaling = state.fit_scaling(of_given, given, torch.ones_like(kept))
     wrong = given[rows] != seen.truth[rows]
     expected = calibrate_to_review(scaling, scores.odds[kept], sampled, wrong, weights[rows])
     assert scores.calibration.slope == pytest.approx(expected.slope, rel=1e-4)

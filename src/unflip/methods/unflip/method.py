@@ -429,18 +429,16 @@ class Unflip(Method):
         return torch.cat([self.posterior.expected_error(rows, given, log_odds[rows]) for rows in parts])
 
     def _confident_part(self, network: Tensor, labels: LabelStore) -> Confident:
-        """Describe the labels, not reviewed, that the networks predict confidently."""
-        unreviewed = ~labels.trusted[self.context.train]
-        given = labels.initial[self.context.train]
-        top, top_probs, label_probs = (part[unreviewed] for part in top_one(network, given))
-        return confident_part(top, top_probs, label_probs, given[unreviewed], self.context.num_classes)
+        """Describe the given labels that the networks predict confidently, reviewed or not; see `_calibrate`."""
+        given = labels.given[self.context.train]
+        top, top_probs, label_probs = (part[given >= 0] for part in top_one(network, given.clamp(min=0)))
+        return confident_part(top, top_probs, label_probs, given[given >= 0], self.context.num_classes)
 
     def _lapses(self, network: Tensor, labels: LabelStore) -> Tensor:
-        """Return lapse rates (q,) of the labels, not reviewed, under the predictions of the networks."""
-        unreviewed = ~labels.trusted[self.context.train]
-        given = labels.initial[self.context.train]
-        top, probs, _ = top_one(network, given)
-        return lapse_rates(probs.double().logit()[unreviewed], (top != given)[unreviewed])
+        """Return lapse rates (q,) of the given labels, reviewed or not, under the predictions of the networks."""
+        given = labels.given[self.context.train]
+        top, probs, _ = top_one(network, given.clamp(min=0))
+        return lapse_rates(probs.double().logit()[given >= 0], (top != given)[given >= 0])
 
     def _odds(self, given: Tensor) -> Tensor:
         """Return log-odds (m,) that training labels are right, before calibration; NaN for small classes."""
@@ -449,22 +447,26 @@ class Unflip(Method):
         return odds.masked_fill(self.small[given], torch.nan)
 
     def _calibrate(self, labels: LabelStore) -> Tensor:
-        """Calibrate the log-odds of training labels (m,) to the estimated noise rate, or a reviewed sample."""
+        """Calibrate the log-odds of training labels (m,) to the estimated noise rate, or a reviewed sample.
+
+        The noise rate is that of all labels as they were given. People review the most doubtful ones first, and the
+        rest alone would look as if few were wrong.
+        """
         assert self.posterior is not None
-        given, unreviewed = labels.initial[self.context.train], ~labels.trusted[self.context.train]
-        odds = self._odds(given)
+        train = self.context.train
+        initial, given, trusted = (part[train] for part in (labels.initial, labels.given, labels.trusted))
+        odds = self._odds(initial)
+        reviewed, of_given = (trusted & (given >= 0)).nonzero()[:, 0], odds.clone()
+        of_given[reviewed] = self.odds(self.posterior.log_probs[reviewed].float().exp(), given[reviewed])
+        counted = (given >= 0) & ~trusted if self.posterior.annotators else given >= 0
         if self.options.noise_rate is None:
-            scaling = self.posterior.fit_scaling(odds, given, unreviewed)
+            scaling = self.posterior.fit_scaling(of_given, given.clamp(min=0), counted)
         else:
-            rates = torch.full((QUANTILES,), self.options.noise_rate)
-            scaling = self.posterior.scaling_to(rates, odds, unreviewed)
-        weights, original = labels.review_weights[self.context.train], labels.given[self.context.train]
-        sample = (weights * (original >= 0)).nonzero()[:, 0]
-        original, probs = original[sample], self.posterior.log_probs[sample].float().exp()
-        wrong = original != given[sample]
-        self.scaling = calibrate_to_review(
-            scaling, odds[unreviewed], self.odds(probs, original), wrong, weights[sample]
-        )
+            scaling = self.posterior.scaling_to(torch.full((QUANTILES,), self.options.noise_rate), of_given, counted)
+        weights = labels.review_weights[train]
+        sample = (weights * (given >= 0)).nonzero()[:, 0]
+        wrong = (given != initial)[sample]
+        self.scaling = calibrate_to_review(scaling, odds[~trusted], of_given[sample], wrong, weights[sample])
         return self.scaling.apply(odds)
 
     def correct(self, probs: Tensor, labels: Tensor) -> Tensor:

@@ -184,27 +184,27 @@ class PosteriorState:
         distances = (classes - labels[rows, None]).abs()
         return (-log_odds).sigmoid() * (self._others(rows, labels) * distances).sum(1)
 
-    def fit_scaling(self, odds: Tensor, labels: Tensor, unreviewed: Tensor) -> PlattScaling:
-        """Calibrate log-odds (n,) to the estimated noise rate of the labels not reviewed, where ``unreviewed`` (n,)."""
+    def fit_scaling(self, odds: Tensor, labels: Tensor, counted: Tensor) -> PlattScaling:
+        """Calibrate log-odds (n,) to the estimated noise rate of the labels that are ``counted`` (n,)."""
         if self.annotators is not None:
-            known = odds[unreviewed & ~odds.isnan()]
+            known = odds[counted & ~odds.isnan()]
             rate = float(known.neg().sigmoid().double().mean()) if len(known) else 0.0
             return calibrate(known, 1.0, rate * torch.linspace(*_INACCURACY, QUANTILES, dtype=torch.float64))
         top, probs, _ = top_one(self.log_probs, labels)
-        contradicted = (top != labels)[unreviewed]
-        pooled = lapse_rates(probs.double().logit()[unreviewed], contradicted)
+        contradicted = (top != labels)[counted]
+        pooled = lapse_rates(probs.double().logit()[counted], contradicted)
         networks = pooled if self.lapses is None else self.lapses.cpu()
         uniform = self.uniform_noise_rate * (1 - 1 / self.log_probs.shape[1])
-        disputed = self._disputed(labels, unreviewed & ~odds.isnan())
+        disputed = self._disputed(labels, counted & ~odds.isnan())
         share = float(contradicted.double().mean()) if len(contradicted) else 0.0
         part = self.confident
         evidence = in_sample_dependence(part, uniform) if self.in_sample else feature_dependence(pooled, part, uniform)
         rates = noise_rates(pooled, networks, part, evidence, uniform, disputed, share)
-        return self.scaling_to(rates, odds, unreviewed)
+        return self.scaling_to(rates, odds, counted)
 
-    def scaling_to(self, rates: Tensor, odds: Tensor, unreviewed: Tensor) -> PlattScaling:
-        """Calibrate log-odds (n,) to equally likely noise rates (q,) of the labels not reviewed."""
-        return calibrate(odds[unreviewed], fit_slope(odds[unreviewed], self.informative[unreviewed]), rates)
+    def scaling_to(self, rates: Tensor, odds: Tensor, counted: Tensor) -> PlattScaling:
+        """Calibrate log-odds (n,) to equally likely noise rates (q,) of the labels that are ``counted`` (n,)."""
+        return calibrate(odds[counted], fit_slope(odds[counted], self.informative[counted]), rates)
 
     def _disputed(self, labels: Tensor, counted: Tensor) -> float:
         """Return the fraction of wrong labels if every doubtful label counted, among those where ``counted`` (n,)."""
