@@ -170,7 +170,7 @@ def test_the_means_are_those_of_the_studies() -> None:
     for means, row in zip((test, labels, quality, hybrid), shown, strict=False):
         best = max((name for name in means if name != "unflip"), key=means.__getitem__)
         assert row == [means["unflip"], f"{means[best]} `{best}`", means.get("cleanlab", ""), means["standard"]]
-    assert shown[4:] == [[small[0][0], "", max(small[0][1:]), ""], [raw[0][0], "", raw[0][1], ""]]
+    assert shown[4:] == [[means[0], "", max(means[1:]), ""] for means in (*small[:2], *raw[:2])]
     first, second, *_ = _rows((ROOT / "README.md").read_text("utf-8"), 5)
     assert first == [labels["standard"], labels["unflip"], labels["cleanlab"], test["unflip"], test["cleanlab"]]
     assert second[1:] == [*raw[1], *raw[0]]
