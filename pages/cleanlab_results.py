@@ -19,7 +19,7 @@ import tempfile
 import time
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,21 +38,24 @@ def settings() -> dict[str, Any]:
     return {"cleanlab " + " ".join(str(p.axes[axis]) for axis in ("data", "noise", "seed")): p for p in points}
 
 
-def run_one(task: dict[str, Any]) -> dict[str, Any]:
-    import torch
-    from cleanlab.filter import find_label_issues
-    from cleanlab.rank import get_label_quality_scores
-    from sklearn.metrics import roc_auc_score
-    from sklearn.model_selection import StratifiedKFold
+class Prepared(NamedTuple):
+    """The data of a setting, as `standard` has it, without the held-out tenth."""
 
-    import unflip
+    inputs: np.ndarray[Any, Any]
+    given: np.ndarray[Any, Any]
+    clean: np.ndarray[Any, Any]
+    test: np.ndarray[Any, Any]
+    test_labels: np.ndarray[Any, Any]
+    num_classes: int
+
+
+def prepare(point: Any) -> Prepared:
+    """Return the training examples of a setting with noisy and clean labels, and the test examples."""
     from unflip.data.corrupt import corrupt_labels
     from unflip.data.labeling import label_data
     from unflip.data.loaders import load_raw
     from unflip.data.split import split
 
-    torch.set_num_threads(1)
-    point = settings()[task["cell"]]
     config, root = point.configure().common, Path(os.environ["UNFLIP_DATA"])
     assert config.data.labels is not None
     data = root / config.data.path
@@ -66,17 +69,33 @@ def run_one(task: dict[str, Any]) -> dict[str, Any]:
     given, clean = dataset.given.numpy()[train], dataset.clean.numpy()[train]
     arrays = np.load(data)
     inputs = arrays["train"][: config.data.limit][train]
+    return Prepared(inputs, given, clean, arrays["test"], arrays["test_labels"], dataset.num_classes)
+
+
+def run_one(task: dict[str, Any]) -> dict[str, Any]:
+    import torch
+    from cleanlab.filter import find_label_issues
+    from cleanlab.rank import get_label_quality_scores
+    from sklearn.metrics import roc_auc_score
+    from sklearn.model_selection import StratifiedKFold
+
+    import unflip
+
+    torch.set_num_threads(1)
+    point = settings()[task["cell"]]
+    config = point.configure().common
+    inputs, given, clean, test_inputs, test_labels, num_classes = prepare(point)
     started = time.perf_counter()
 
     def fit(folder: Path, rows: np.ndarray, test: np.ndarray, test_labels: np.ndarray) -> unflip.Run:
         np.savez(folder / "data.npz", train=inputs[rows], train_labels=given[rows], test=test, test_labels=test_labels)
         return unflip.train(
             folder / "data.npz", folder / "run", method="standard", preset="features", seed=config.seed,
-            select="last", settings={"data.val_fraction": 0.0, "data.classes": dataset.num_classes},
+            select="last", settings={"data.val_fraction": 0.0, "data.classes": num_classes},
             force=True, device="cpu", threads=1,
         )  # fmt: skip
 
-    probs = np.zeros((len(given), dataset.num_classes), np.float32)
+    probs = np.zeros((len(given), num_classes), np.float32)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         folds = StratifiedKFold(FOLDS, shuffle=True, random_state=config.seed)
@@ -84,7 +103,7 @@ def run_one(task: dict[str, Any]) -> dict[str, Any]:
             run = fit(folder, rows, inputs[held_out], clean[held_out])
             probs[held_out] = unflip.predict(run, folder / "data.npz", part="test", device="cpu").probs.numpy()
         issues = find_label_issues(given, probs, n_jobs=1)
-        result = fit(folder, (~issues).nonzero()[0], arrays["test"], arrays["test_labels"]).result
+        result = fit(folder, (~issues).nonzero()[0], test_inputs, test_labels).result
     corrected = np.where(issues, probs.argmax(1), given)
     return task | {
         "axes": {**point.axes, "method": "cleanlab"},

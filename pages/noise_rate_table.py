@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import marked
+import own_data
 import raw_data_table
 
 SMALL = ("digits", "breast cancer", "wine", "mixed breast cancer")
@@ -48,7 +49,6 @@ NOISES = (
     "pmd1:0.7",
 )
 PUBLISHED = {"pmd1:0.35": "1-0.35", "pmd1:0.7": "1-0.70"}
-STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 TOLERANCE = 0.003  # or three labels: what "worse" means
 MAX_CLEANLAB_ROWS = 2_527
 
@@ -170,7 +170,7 @@ def cleanlab(data: str, given: Any) -> dict[str, Any]:
     from sklearn.metrics import roc_auc_score
 
     inputs, clean = load(data)
-    probs = out_of_fold(inputs, given, strength(data))
+    probs = own_data.out_of_fold(inputs, given, strength(data))
     issues = find_label_issues(given, probs)
     right = given == clean
     scores = get_label_quality_scores(given, probs)
@@ -185,22 +185,10 @@ def cleanlab(data: str, given: Any) -> dict[str, Any]:
 def strength(data: str) -> float:
     """Return the C of highest cross-validated likelihood of labels with 20 % symmetric noise."""
     import numpy as np
-    from sklearn.metrics import log_loss
 
     inputs, given = load(data)[0], make_noisy(data, "sym:0.2", 0)
     rows = np.random.default_rng(0).permutation(len(given))[:4000]
-    return min(STRENGTHS, key=lambda c: log_loss(given[rows], out_of_fold(inputs[rows], given[rows], c)))
-
-
-def out_of_fold(inputs: Any, given: Any, strength: float) -> Any:
-    """Return out-of-fold probabilities by logistic regression."""
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import cross_val_predict
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    model = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=200, tol=1e-3))
-    return cross_val_predict(model, inputs, given, cv=5, method="predict_proba")
+    return own_data.choose_strength(inputs[rows], given[rows])
 
 
 def tables(results: list[dict[str, Any]]) -> Iterator[str]:

@@ -14,7 +14,7 @@ import os
 import sys
 import tarfile
 import tempfile
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +116,14 @@ def make_noisy(name: str, problem: own_data.Problem, noise: str, seed: int) -> A
     return np.where(flips, target[clean], clean)
 
 
+@cache
+def choose_strength(name: str, noise: str) -> float:
+    """Return the C that is used for a data set and noise."""
+    seed = own_data_table.SEEDS[0]
+    problem = load(name, seed)
+    return own_data.choose_strength(problem.train, make_noisy(name, problem, noise, seed))
+
+
 def _raw(options: Any) -> Any:
     from unflip.data.loaders import load_raw
 
@@ -147,7 +155,8 @@ def main() -> None:
                         continue
                     problem = load(name, seed)
                     given = make_noisy(name, problem, noise, seed)
-                    figures = own_data_table.run(way, problem, given, seed)
+                    choose = partial(choose_strength, name, noise)
+                    figures = own_data_table.run(way, problem, given, seed, choose)
                     done.append(task | {"wrong": float((given != problem.clean).mean())} | figures)
                     with arguments.out.open("a") as file:
                         file.write(json.dumps(done[-1]) + "\n")

@@ -48,6 +48,15 @@ def test_every_cell_of_raw_data_comes_from_its_file(monkeypatch: pytest.MonkeyPa
     assert raw_data_table.fill(page, lines) == page
 
 
+def test_the_tables_of_tuned_logistic_regression_come_from_their_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "pages"))
+    cleanlab_regression = importlib.import_module("cleanlab_regression")
+    lines = [json.loads(line) for line in (RESULTS / "cleanlab-regression.jsonl").read_text("utf-8").splitlines()]
+    page = (RESULTS / "unflip.md").read_text("utf-8")
+    assert page.count("<!-- cleanlab ") == 2
+    assert cleanlab_regression.fill(page, lines) == page
+
+
 def test_every_cell_of_the_noise_rate_comes_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     noise_rate_table = importlib.import_module("noise_rate_table")
@@ -154,7 +163,11 @@ def test_a_sweep_adds_its_cells_to_those_of_an_earlier_one(monkeypatch: pytest.M
     assert lines[0]["curves"] == {"test": [0.6123], "noisy_val": [0.5], "labels": [0.7]}
 
 
-def test_the_means_are_those_of_the_studies() -> None:
+def test_the_means_are_those_of_the_studies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "pages"))
+    regression = importlib.import_module("cleanlab_regression")
+    tuned = [json.loads(line) for line in (RESULTS / "cleanlab-regression.jsonl").read_text("utf-8").splitlines()]
+    cleanlab = re.findall(r"\d+\.\d+", list(regression.table(tuned))[-1])[2::3]
     lines = read_results([RESULTS / "features.jsonl", RESULTS / "cleanlab.jsonl"])
     names = [name for name in [*methods.names(), "cleanlab"] if name in {line["axes"]["method"] for line in lines}]
 
@@ -167,12 +180,12 @@ def test_the_means_are_those_of_the_studies() -> None:
     )
     small, raw = (_means((RESULTS / f"{name}.md").read_text("utf-8")) for name in ("own-data", "raw-data"))
     shown = _rows((ROOT / "docs" / "results.md").read_text("utf-8"), 4)
-    for means, row in zip((test, labels, quality, hybrid), shown, strict=False):
+    for means, row, tuned_mean in zip((test, labels, quality, hybrid), shown, [*cleanlab, ""], strict=False):
         best = max((name for name in means if name != "unflip"), key=means.__getitem__)
-        assert row == [means["unflip"], f"{means[best]} `{best}`", means.get("cleanlab", ""), means["standard"]]
-    assert shown[4:] == [[small[0][0], "", max(small[0][1:]), ""], [raw[0][0], "", raw[0][1], ""]]
+        assert row == [means["unflip"], f"{means[best]} `{best}`", tuned_mean, means["standard"]]
+    assert shown[4:] == [[means[0], "", max(means[1:]), ""] for means in (*small[:2], *raw[:2])]
     first, second, *_ = _rows((ROOT / "README.md").read_text("utf-8"), 5)
-    assert first == [labels["standard"], labels["unflip"], labels["cleanlab"], test["unflip"], test["cleanlab"]]
+    assert first == [labels["standard"], labels["unflip"], cleanlab[1], test["unflip"], cleanlab[0]]
     assert second[1:] == [*raw[1], *raw[0]]
     rows = [json.loads(line) for line in (RESULTS / "annotators.jsonl").read_text("utf-8").splitlines()]
     of_settings: dict[tuple[str, ...], list[dict[str, dict[str, float]]]] = {}

@@ -11,6 +11,8 @@ ROOT = Path(__file__).parents[1]
 SUFFIXES = {".py", ".md", ".html", ".js", ".toml"}
 SEEDING = re.compile(r'(derive|generator|seed)\([^)]*"[^"]*"')
 """Seeding strings are part of every result and never change."""
+MIGRATION = re.compile(r"^## Coming from unflip 0\.2$.*?(?=^## )", re.DOTALL | re.MULTILINE)
+"""The one section that names what was replaced."""
 
 WORDS = {
     r"strangers?": "outlier",
@@ -65,7 +67,8 @@ def _read(places: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         base = ROOT / place
         for path in sorted(base.rglob("*")) if base.is_dir() else [base]:
             if path.suffix in SUFFIXES:
-                for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+                text = MIGRATION.sub(lambda section: "\n" * section[0].count("\n"), path.read_text("utf-8"))
+                for number, line in enumerate(text.splitlines(), 1):
                     if not SEEDING.search(line):
                         yield f"{path.relative_to(ROOT).as_posix()}:{number}", line
 

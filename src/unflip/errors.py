@@ -58,6 +58,15 @@ class MissingExtraError(UnflipError):
         super().__init__(f"{needed} is not installed; try: pip install 'unflip[{extra}]'")
 
 
+def count_of(number: int, noun: str) -> str:
+    """Return a number with a noun, in the plural unless it is one.
+
+    >>> count_of(1, "outlier"), count_of(2000, "low-quality class")
+    ('1 outlier', '2,000 low-quality classes')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
+
+
 def one_line(text: str) -> str:
     """Make any text safe to print on one line: no line breaks, no control characters."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in _BREAKS.sub(" ", text.strip()))

@@ -207,7 +207,7 @@ def test_rows_are_matched_by_name_where_examples_have_one(tmp_path: Path) -> Non
     [
         (["a", "b", "x"], "row 0: no example, or several, called 'c'"),
         (["a", "b", "a", "c"], "row 1: no example, or several, called 'a'"),
-        (["a", "d", "b", "c"], "no label for 1 examples such as 'd'; every example needs one"),
+        (["a", "d", "b", "c"], "no label for 1 example such as 'd'; every example needs one"),
     ],
 )
 def test_names_that_do_not_fit_the_examples_are_refused(tmp_path: Path, ids: list[str], message: str) -> None:
@@ -263,7 +263,7 @@ def test_examples_without_a_label_are_named(tmp_path: Path, ids: list[str] | Non
         return write(tmp_path, "a.csv", "index,label\n" + "".join(f"{place},{place % 3}\n" for place in places))
 
     one = [place for place in range(120) if place != 57]
-    with pytest.raises(InputError, match=r"no label for 1 examples such as .?p?57"):
+    with pytest.raises(InputError, match=r"no label for 1 example such as .?p?57"):
         read_labels(of(one), ids, count=120)
     with pytest.raises(InputError, match=r"no label for 60 examples such as .*0.*, .*8.*; every example needs one"):
         read_labels(of([*range(1, 120, 2)]), ids, count=120)

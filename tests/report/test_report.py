@@ -137,7 +137,7 @@ def test_a_report_without_validation_and_test_examples(tmp_path: Path) -> None:
     assert "test accuracy" not in page.text
     assert "true labels" not in page.text
     assert "Dots mark the selected epoch" not in page.text
-    assert "model selection last of 1 epochs" in page.text
+    assert "model selection last of 1 epoch" in page.text
 
 
 @pytest.mark.parametrize("select", ["best-test", pytest.param("clean-val", marks=pytest.mark.soak)])

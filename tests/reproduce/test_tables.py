@@ -97,7 +97,7 @@ def test_gains_over_the_baseline() -> None:
     text = render(compare(paper_table("5"), lines))
     assert "81.50 ± 0.71 ↑ 0.50 (2)" in text
     assert "75.00 ± 7.07 ↓ 6.00 (2)" in text
-    assert "Mean gain of MDDC over PLC: ours +0.50 (1 rows), paper +1.30 (12 rows)." in text
+    assert "Mean gain of MDDC over PLC: ours +0.50 (1 row), paper +1.30 (12 rows)." in text
 
 
 def test_the_claim_is_counted_over_complete_rows() -> None:

@@ -27,7 +27,7 @@ from unflip.data.options import DataOptions, ImageOptions
 from unflip.encoders.base import restore
 from unflip.encoders.table import encode_raw, text_columns
 from unflip.engine.run import train_run
-from unflip.errors import ConfigError, InputError, RunFolderError, Stopped, unknown
+from unflip.errors import ConfigError, InputError, RunFolderError, Stopped, count_of, unknown
 from unflip.files import write_json, write_text
 from unflip.issues import checks
 from unflip.issues.audit import AuditInput, run_checks
@@ -115,7 +115,7 @@ class CleanPlan:
     def line(self) -> str:
         """Describe the plan in one line."""
         common = self.config.common
-        steps = [f"train {common.method} for {common.epochs} epochs"]
+        steps = [f"train {common.method} for {count_of(common.epochs, 'epoch')}"]
         if self.embedding is not None:
             new, count = self.embedding.new, sum(len(part.inputs) for part in self.raw.parts().values())
             done = "" if new == count else f" of {new:,} new images"
@@ -344,7 +344,7 @@ def plan_cleaning(data: str | Path, out: str | Path, *, force: bool = False, **o
     if data_options.reviewed is not None:  # fail before the plan is printed
         label_data(replace(encoded, tests={}), data_options)
     width = int(np.prod(encoded.train.inputs.shape[1:]))
-    what = f"{raw.name}: {count:,} examples with {width} features in {classes} classes"
+    what = f"{raw.name}: {count:,} examples with {count_of(width, 'feature')} in {classes} classes"
     originals = _pictures(raw) or {name: part.inputs for name, part in raw.parts().items()}
     texts = _texts(raw, encoded)
     return CleanPlan(run, config, execution, encoded, None, force, what, audit, track, originals, texts, earlier)

@@ -8,7 +8,7 @@ import typer
 
 from unflip.api.options import APPLY, PREDICT
 from unflip.cli.flags import FinishedRun, Force, Moved, takes
-from unflip.errors import ConfigError
+from unflip.errors import ConfigError, count_of
 from unflip.review import Order
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ def apply(
     from unflip.api.apply import apply as apply_task
 
     done = apply_task(run, out, data=data, force=force, **options)
-    lines = [f"{done.relabeled:,} labels changed, {done.dropped:,} examples dropped: {done.data}"]
-    lines += [f"  {done.missing:,} changes are not used: no such example in the data"] if done.missing else []
+    lines = [f"{count_of(done.relabeled, 'label')} changed, {count_of(done.dropped, 'example')} dropped: {done.data}"]
+    lines += [f"  {count_of(done.missing, 'change')} not used: no such example in the data"] if done.missing else []
     print("\n".join([*lines, f"Changes: {done.listed}"]))  # noqa: T201
 
 
@@ -125,7 +125,7 @@ def export(
     from unflip.api.export import export as export_task
 
     count = export_task(run, out, form, all_examples=all_examples, prefix=prefix, data=data, force=force)
-    print(f"{count:,} labels: {out}")  # noqa: T201
+    print(f"{count_of(count, 'label')}: {out}")  # noqa: T201
 
 
 def report(
@@ -173,7 +173,7 @@ def review(
         return
     if export is not None:
         count = export_review(run, export, force=force)
-        print(f"{count:,} reviewed examples: {export}")  # noqa: T201
+        print(f"{count_of(count, 'reviewed example')}: {export}")  # noqa: T201
         return
 
     def on_ready(address: str) -> None:
@@ -186,7 +186,7 @@ def review(
             webbrowser.open(address)
 
     count = review_task(run, data=data, host=host, port=port, reviewer=reviewer, order=order, on_ready=on_ready)
-    print(f"{count:,} reviewed examples. Export them: unflip review {run} --export reviewed.csv")  # noqa: T201
+    print(f"{count_of(count, 'reviewed example')}. Export them: unflip review {run} --export reviewed.csv")  # noqa: T201
 
 
 def _of_sample(summary: "SampleSummary", cuts: "Cuts") -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unflip.cli.flags import Device, Force, Quiet
+from unflip.errors import count_of
 
 if TYPE_CHECKING:
     from unflip.reproduce.sweep import Progress
@@ -57,7 +58,9 @@ def sweep(
             for point in points:
                 console.print(f"{cell.name}  {state:8}  {point.grid}: {point}")
         finished = sum(cell.run.is_finished for cell in cells)
-        console.print(f"{len(cells)} cells, {finished} done, {len(cells) - finished} to do; nothing was run")
+        console.print(
+            f"{count_of(len(cells), 'cell')}, {finished} done, {len(cells) - finished} to do; nothing was run"
+        )
         return
 
     def tell(progress: "Progress", message: str | None) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from unflip.api.options import CORRUPT, EMBED, TRAIN
 from unflip.cli.flags import DryRun, Quiet, takes
-from unflip.errors import ConfigError, one_line
+from unflip.errors import ConfigError, count_of, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +46,10 @@ def embed(
     how = "already done" if result.reused else f"{result.seconds:.1f} s"
     labeled = result.features.train.labels is not None
     after = "unflip clean {} --out runs/first" if labeled else "unflip predict RUN --data {}"
-    lines = [f"{result.path}: {counts}; {result.num_features} features; {how}", *(f"  {line}" for line in result.how)]
+    lines = [
+        f"{result.path}: {counts}; {count_of(result.num_features, 'feature')}; {how}",
+        *(f"  {line}" for line in result.how),
+    ]
     print("\n".join([*lines, f"  next: {after.format(result.path)}"]))  # noqa: T201
 
 
@@ -136,7 +139,7 @@ def train(
 def summary(run: "Run") -> str:
     """Return the results of a finished run in a few lines."""
     result = run.result
-    lines = [f"{result['method']} on {result['data']}, seed {result['seed']}, {result['epochs']} epochs"]
+    lines = [f"{result['method']} on {result['data']}, seed {result['seed']}, {count_of(result['epochs'], 'epoch')}"]
     lines.append(f"  selected epoch       {result['selected_epoch']} ({result['protocol']})")
     if result["test_accuracy"]["selected"] is not None:
         test = result["test_accuracy"]

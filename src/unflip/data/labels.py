@@ -20,7 +20,7 @@ from unflip.data.arrays import Array, decoded, read_array, stripped
 from unflip.data.columns import Columns, column_names, read_columns
 from unflip.data.files import read_text
 from unflip.data.matching import Keys, Matcher, Reference
-from unflip.errors import InputError, UnflipWarning, unknown
+from unflip.errors import InputError, UnflipWarning, count_of, unknown
 
 NAMING = ("index", "path", "id")
 """Columns that identify the example of a row."""
@@ -85,7 +85,9 @@ def _read_label_csv(path: Path, ids: Sequence[str] | None, count: int | None, wh
     last = max(rows, default=-1)
     if missing := [place for place in range(last) if place not in rows]:
         named = ", ".join(str(place) if ids is None else f"'{ids[place]}'" for place in missing[:_LISTED])
-        raise InputError(f"{what}: no label for {len(missing)} examples such as {named}; every example needs one")
+        raise InputError(
+            f"{what}: no label for {count_of(len(missing), 'example')} such as {named}; every example needs one"
+        )
     return [cells[rows[place]] for place in range(last + 1)]
 
 

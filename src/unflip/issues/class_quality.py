@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 from scipy.stats import beta
 
 from unflip.data.arrays import Array
+from unflip.errors import count_of
 from unflip.issues.audit import AuditInput, CheckResult, of_no_example
 from unflip.runs.labels import REMOVED, peoples_labels
 
@@ -86,7 +87,7 @@ def _confused(names: Sequence[str], given: Array, top1: Array) -> Iterator[_Scor
 def _small(names: Sequence[str], counts: Array, unscored: Array) -> Iterator[_Scored]:
     mean = counts.sum() / max(1, (counts > 0).sum())
     for at in np.flatnonzero(unscored | ((counts > 0) & (counts <= _SMALL * mean))).tolist():
-        size = f"{names[at]}: {counts[at]:,} example{'' if counts[at] == 1 else 's'}"
+        size = f"{names[at]}: {count_of(counts[at], 'example')}"
         if unscored[at]:
             yield 1.0, True, f"{size}, too few to score; add some or merge it"
         else:

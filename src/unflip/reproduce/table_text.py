@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from unflip.errors import ConfigError, unknown
+from unflip.errors import ConfigError, count_of, unknown
 from unflip.reproduce import tables
 from unflip.reproduce.paper_numbers import Number, paper_table
 from unflip.reproduce.tables import IN_THE_PAPER, SHOWN, Comparison, best_two
@@ -152,6 +152,6 @@ def _claims(comparison: Comparison) -> list[str]:
         for method in ("mddc", "cddc"):
             numbers = [(row.get(method), row.get("plc")) for row in rows]
             if gains := [number.mean - base.mean for number, base in numbers if number and base]:
-                gain = f"{side} {sum(gains) / len(gains):+.2f} ({len(gains)} rows)"
+                gain = f"{side} {sum(gains) / len(gains):+.2f} ({count_of(len(gains), 'row')})"
                 claims.setdefault(f"Mean gain of {method.upper()} over PLC", []).append(gain)
     return [f"{claim}: {', '.join(values)}." for claim, values in claims.items() if values]

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from unflip.data.arrays import Array
+from unflip.errors import count_of
 from unflip.review.decisions import DecisionStore, State
 from unflip.review.examples import Examples
 from unflip.stats.odds import PlattScaling
@@ -29,9 +30,7 @@ class SampleSummary(NamedTuple):
 
     def __str__(self) -> str:
         """Return one line, as the terminal and the review page show it."""
-        said = (
-            f"sample: {self.decisions:,} decision{'' if self.decisions == 1 else 's'}, {self.wrong_decisions:,} wrong"
-        )
+        said = f"sample: {count_of(self.decisions, 'decision')}, {self.wrong_decisions:,} wrong"
         if self.wrong is None:
             return f"{said}; {MIN_DECISIONS} are needed for an estimate"
         return (

@@ -16,6 +16,7 @@ from torch import Tensor
 from unflip.data.arrays import Array
 from unflip.data.files import is_image
 from unflip.data.labels import declare_classes
+from unflip.errors import count_of
 from unflip.files import reading, write_atomically
 from unflip.methods.base import LabelStore
 
@@ -298,7 +299,7 @@ class LabelSummary(NamedTuple):
         """Return the summary in one line, as the terminal, the report and the review page show it."""
         kind = "unreviewed labels" if self.reviewed else "labels"
         wrong = f"about {self.wrong:,.0f} ({self.low:,.0f} to {self.high:,.0f}) of {self.scored:,} {kind} are wrong; "
-        issues = f"{self.issues:,} label issue{'' if self.issues == 1 else 's'}; "
+        issues = f"{count_of(self.issues, 'label issue')}; "
         doubtful = f"{self.doubtful:,} more {'is' if self.doubtful == 1 else 'are'} worth a look"
         return (wrong if self.scored else "") + issues + doubtful
 
