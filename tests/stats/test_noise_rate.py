@@ -106,16 +106,16 @@ def slow_shares(pairs: list[tuple[int, int]], by_example: list[float], num_class
 
 
 def test_the_confident_part_is_that_of_a_slow_count() -> None:
-    top = torch.tensor([0, 0, 1, 1, 1, 3] + [2] * 18)
-    probs = torch.tensor([0.99, 0.98, 0.97, 0.96, 0.9, 0.8] + [0.4] * 18)
-    labels = torch.tensor([0, 2, 2, 2, 3, 0] + [1] * 18)
-    label_probs = torch.tensor([0.99, 0.01, 0.02, 0.001, 0.09, 0.15] + [0.3] * 18)
+    top = torch.tensor([0, 0, 1, 1, 1, 3] + [0] * 6 + [1] * 9 + [3] * 3)  # a quarter of each class is confident
+    probs = torch.tensor([0.99, 0.98, 0.97, 0.96, 0.9, 0.5] + [0.6] * 15 + [0.4] * 3)
+    labels = torch.tensor([0, 2, 2, 2, 3, 0] + [2] * 18)
+    label_probs = torch.tensor([0.99, 0.01, 0.02, 0.001, 0.09, 0.45] + [0.3] * 18)
     part = confident_part(top, probs, label_probs, labels, 4)  # of the first six, all labels but one contradict
     assert part.contradicted == pytest.approx(5 / 6)
     assert part.std == pytest.approx(math.sqrt(5 / 36 / 6))
-    assert part.expected == pytest.approx(0.4 / 6)
+    assert part.expected == pytest.approx(0.7 / 6)
     assert part.per_class == 5 / 4
-    by_example = [0.01 / 0.02, 0.02 / 0.03, 0.001 / 0.04, 0.09 / 0.1, 0.15 / 0.2]
+    by_example = [0.01 / 0.02, 0.02 / 0.03, 0.001 / 0.04, 0.09 / 0.1, 0.45 / 0.5]
     shares = slow_shares([(0, 2), (1, 2), (1, 2), (1, 3), (3, 0)], by_example, 4)
     assert [part.uniform, part.by_class] == pytest.approx(shares[:2], rel=1e-4)
 
@@ -143,7 +143,7 @@ def test_two_classes_have_one_kind_of_noise() -> None:
     top, labels = torch.tensor([0, 1] * 50), torch.tensor([0, 1, 1, 0] * 25)
     part = confident_part(top, torch.full((100,), 0.99), torch.full((100,), 0.01), labels, 2)
     assert (part.uniform, part.by_class) == (1, 0)
-    assert feature_dependence(lapses_of(0.5), part, 0.0) == 0
+    assert feature_dependence(lapses_of(0.45), part, 0.0) == 0
 
 
 def lapses_of(rate: float) -> Tensor:
@@ -180,11 +180,11 @@ def test_evidence_needs_lapses_that_nothing_else_explains() -> None:
 def test_in_sample_evidence_needs_confident_contradictions_that_nothing_else_explains() -> None:
     part = FOLLOWS._replace(contradicted=0.06, expected=0.03)
     assert in_sample_dependence(part, 0.0) == 1
-    assert in_sample_dependence(part._replace(expected=0.06 / 1.3), 0.0) == pytest.approx(0.5)  # halfway up the ramp
-    assert in_sample_dependence(part._replace(std=0.025), 0.0) == 0  # it may be chance
-    assert in_sample_dependence(part._replace(expected=0.06), 0.0) == 0  # the network is as unsure as that
-    assert in_sample_dependence(part, 0.055) == 0  # uniform noise explains them
-    assert in_sample_dependence(part._replace(uniform=0.5, by_class=0.4, purity=0.9), 0.0) == 0
+    assert in_sample_dependence(part._replace(expected=0.06), 0.0) == pytest.approx(0.5)  # halfway up the ramp
+    assert in_sample_dependence(part._replace(std=0.04), 0.0) == 0  # it may be chance
+    assert in_sample_dependence(part._replace(expected=0.07), 0.0) == 0  # the network is as unsure as that
+    assert in_sample_dependence(part, 0.07) == 0  # uniform noise explains them
+    assert in_sample_dependence(part._replace(uniform=0.8, by_class=0.4, purity=0.9), 0.0) == 0
     assert in_sample_dependence(part._replace(per_class=1.9), 0.0) == 0
 
 
