@@ -211,7 +211,6 @@ WRITING: dict[str, list[str]] = {
     "report.html": ["report", "RUN", "--out", "OUT"],
     "curves.png": ["paper", "figure", "curves", "--run", "RUN", "--out", "OUT"],
     "curves.svg": ["paper", "figure", "curves", "--run", "RUN", "--out", "OUT"],
-    "shift.png": ["paper", "figure", "shift", "--run", "RUN", "--out", "OUT"],
     "noise.npy": ["corrupt", "--data", "noisy.npz", "--noise", "sym:0.3", "--out", "OUT", "--quiet"],
     "noise.txt": ["corrupt", "--data", "noisy.npz", "--noise", "sym:0.3", "--out", "OUT", "--quiet"],
     "features.npz": ["embed", "photos", "--backbone", "tiny", "--out", "OUT", "--device", "cpu", "--quiet"],

@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from definition_1 import BinaryPmd, smallest_c1
 from unflip.compute import generator
 from unflip.errors import ConfigError, InputError
 from unflip.noise.corrupt import ClassRelations, corrupt
-from unflip.noise.pmd import BinaryPmd, check_posterior, draw_evenly, smallest_c1, solve_factor, top_two
+from unflip.noise.pmd import check_posterior, draw_evenly, solve_factor, top_two
 from unflip.noise.recipe import parse
 from unflip.noise.transition import apply_matrix, check_labels, check_matrix, cycle_map, pair, pairs_map, symmetric
 

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from helpers import Outcome, quick_train, result_line, write_results
-from unflip.errors import ConfigError
+from pmd_figure import draw_pmd
+from shift_figure import draw_shift, ellipse
+from unflip.errors import ConfigError, RunFolderError
 from unflip.reproduce.figures import influence
-from unflip.reproduce.shift import ellipse
 from unflip.runs.folder import Run
 from unflip.stats.gaussians import ClassGaussians
 
@@ -42,13 +43,6 @@ def is_picture(path: Path) -> None:
     assert path.read_bytes().startswith(HEADS[path.suffix])
     assert path.stat().st_size > 5000
     assert list(path.parent.glob(f".{path.name}*")) == []  # no temporary file stays behind
-
-
-@pytest.mark.parametrize("suffix", [".svg", *(pytest.param(name, marks=pytest.mark.soak) for name in (".png", ".pdf"))])
-def test_the_pmd_curve_in_every_format(cli: Cli, tmp_path: Path, suffix: str) -> None:
-    done = cli("paper", "figure", "pmd", "--out", tmp_path / f"pmd{suffix}")
-    assert (done.code, done.out) == (0, f"Figure: {tmp_path / f'pmd{suffix}'}\n")
-    is_picture(tmp_path / f"pmd{suffix}")
 
 
 @pytest.mark.parametrize(("name", "axis"), [("alpha", ALPHA), ("lambda", "calibration.sample_fraction")])
@@ -85,6 +79,15 @@ def test_mixed_protocols_have_no_common_curve() -> None:
         influence([*alpha_lines(), *alpha_lines(epochs=30)[:1]], ALPHA)
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("suffix", [".png", ".pdf"])
+def test_learning_curves_in_other_formats(cli: Cli, tmp_path: Path, runs: dict[str, Run], suffix: str) -> None:
+    out = tmp_path / f"curves{suffix}"
+    done = cli("paper", "figure", "curves", "--run", runs["gce"].folder, "--out", out)
+    assert (done.code, done.out) == (0, f"Figure: {out}\n")
+    is_picture(out)
+
+
 def test_learning_curves(cli: Cli, tmp_path: Path, runs: dict[str, Run]) -> None:
     folders = [part for run in runs.values() for part in ("--run", run.folder)]
     assert cli("paper", "figure", "curves", *folders, "--out", tmp_path / "c.svg").code == 0
@@ -95,9 +98,14 @@ def test_learning_curves(cli: Cli, tmp_path: Path, runs: dict[str, Run]) -> None
 
 
 @pytest.mark.parametrize("method", ["mddc", "cddc"])
-def test_the_mean_shift(cli: Cli, tmp_path: Path, runs: dict[str, Run], method: str) -> None:
-    assert cli("paper", "figure", "shift", "--run", runs[method].folder, "--out", tmp_path / "s.png").code == 0
+def test_the_mean_shift(tmp_path: Path, runs: dict[str, Run], method: str) -> None:
+    draw_shift(tmp_path / "s.png", runs[method])
     is_picture(tmp_path / "s.png")
+
+
+def test_the_pmd_curve(tmp_path: Path) -> None:
+    draw_pmd(tmp_path / "pmd.svg")
+    is_picture(tmp_path / "pmd.svg")
 
 
 def test_an_ellipse_is_two_deviations_of_the_projected_gaussian() -> None:
@@ -116,29 +124,26 @@ def test_an_ellipse_is_two_deviations_of_the_projected_gaussian() -> None:
     assert (distance < 1).mean() == pytest.approx(1 - np.exp(-2), abs=0.01)
 
 
-def test_a_figure_replaces_an_older_one_whole(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "pmd.png").write_bytes(b"old")
-    refused = cli("paper", "figure", "pmd", "--out", tmp_path / "pmd.png")
+def test_a_figure_replaces_an_older_one_whole(cli: Cli, tmp_path: Path, runs: dict[str, Run]) -> None:
+    (tmp_path / "c.png").write_bytes(b"old")
+    arguments = ("paper", "figure", "curves", "--run", runs["gce"].folder, "--out", tmp_path / "c.png")
+    refused = cli(*arguments)
     assert refused.code == 2
     assert "already exists; replace it with --force" in refused.err
-    assert (tmp_path / "pmd.png").read_bytes() == b"old"
-    assert cli("paper", "figure", "pmd", "--out", tmp_path / "pmd.png", "--force").code == 0
-    is_picture(tmp_path / "pmd.png")
+    assert (tmp_path / "c.png").read_bytes() == b"old"
+    assert cli(*arguments, "--force").code == 0
+    is_picture(tmp_path / "c.png")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["alfa", "--out", "a.png"], "unknown figure 'alfa', did you mean 'alpha'?"),
-        (["pmd", "--out", "a.jpg"], "cannot write '.jpg'; use .png or .svg or .pdf"),
-        (["pmd", "--out", "no/a.png"], "the folder no does not exist"),
+        (["curves", "--run", "x", "--out", "a.jpg"], "cannot write '.jpg'; use .png or .svg or .pdf"),
+        (["curves", "--run", "x", "--out", "no/a.png"], "the folder no does not exist"),
         (["alpha", "--out", "a.png"], "figure alpha needs --results"),
         (["alpha", "--results", "no.jsonl", "--out", "a.png"], "results no.jsonl: No such file"),
-        (["shift", "--out", "a.png"], "figure shift needs --run"),
-        (
-            ["shift", "--run", "x", "--out", "a.png"],
-            "x: gaussians.safetensors is missing; use a finished run of mddc or cddc",
-        ),
+        (["curves", "--out", "a.png"], "figure curves needs --run"),
         (["curves", "--run", "x", "--out", "a.png"], "x: no run.json; is this the folder of a finished run?"),
     ],
 )
@@ -161,8 +166,7 @@ def test_results_without_the_axis_are_told(cli: Cli, tmp_path: Path) -> None:
     assert "none of 12 has the axis 'calibration.sample_fraction' and a test accuracy" in done.err
 
 
-def test_a_run_without_gaussians_cannot_show_a_shift(cli: Cli, tmp_path: Path, runs: dict[str, Run]) -> None:
-    done = cli("paper", "figure", "shift", "--run", runs["gce"].folder, "--out", tmp_path / "s.png")
-    assert done.code == 2
-    assert "gaussians.safetensors is missing" in done.err
+def test_a_run_without_gaussians_cannot_show_a_shift(tmp_path: Path, runs: dict[str, Run]) -> None:
+    with pytest.raises(RunFolderError, match=r"gaussians\.safetensors is missing"):
+        draw_shift(tmp_path / "s.png", runs["gce"])
     assert not (tmp_path / "s.png").exists()

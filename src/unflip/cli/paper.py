@@ -104,17 +104,17 @@ def table(
 
 @paper_app.command()
 def figure(
-    name: Annotated[str, typer.Argument(help="alpha, lambda, curves, shift or pmd.")],
+    name: Annotated[str, typer.Argument(help="alpha, lambda or curves.")],
     out: Annotated[Path, typer.Option(help="Output picture: .png, .svg or .pdf.")],
     results: Results = None,
     run: Annotated[list[Path] | None, typer.Option(help="Folder of a finished run; repeatable.")] = None,
     where: Where = None,
     force: Force = False,
 ) -> None:
-    """Draw a figure: influence of alpha or lambda, learning curves, class Gaussians, PMD noise.
+    """Draw a figure: influence of alpha or lambda, or learning curves.
 
-    alpha and lambda need --results; curves and shift need --run.
-    Example: unflip paper figure shift --run runs/mddc --out shift.png
+    alpha and lambda need --results; curves need --run.
+    Example: unflip paper figure curves --run runs/plc --run runs/mddc --out curves.png
     """
     from unflip.reproduce.figures import figure as draw_figure
 

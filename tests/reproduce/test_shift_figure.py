@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from helpers import quick_train
+from shift_figure import measure_shift
 from unflip.errors import RunFolderError
-from unflip.reproduce.shift import measure_shift
 from unflip.runs.folder import Run
 
 
