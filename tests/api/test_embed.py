@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 import tiny_backbone
 from helpers import Crash, Outcome, blobs, open_dataset, quick_train, shrink_cifar, write_npz
-from pictures import write_clothing, write_picture
+from pictures import write_picture
 from unflip import predict
 from unflip.api import embed as module
 from unflip.api.embed import embed
@@ -141,9 +141,11 @@ def test_cifar_is_embedded_from_its_arrays(tmp_path: Path, monkeypatch: pytest.M
     assert len(through.class_names) == 10
 
 
-def test_the_clean_validation_labels_of_clothing1m_stay_known_as_clean(tmp_path: Path) -> None:
-    write_clothing(tmp_path / "c", size=(20, 20))
-    embed(tmp_path / "c", tmp_path / "f.npz", backbone="tiny", device="cpu")
+def test_clean_validation_labels_stay_known_as_clean(tmp_path: Path) -> None:
+    rows = [(write_picture(tmp_path / f"{i}.png", i % 2, (20, 20)).name, "ab"[i % 2]) for i in range(8)]
+    lines = [f"{name},{label},{'train' if i < 6 else 'clean-val'}\n" for i, (name, label) in enumerate(rows)]
+    (tmp_path / "list.csv").write_text("".join(["path,label,split\n", *lines]))
+    embed(tmp_path / "list.csv", tmp_path / "f.npz", backbone="tiny", device="cpu")
     assert open_dataset(DataOptions(path=str(tmp_path / "f.npz")), seed=0).clean_val
 
 

@@ -154,6 +154,8 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / folder).mkdir(parents=True)
     for file in ("features.npz", "images.csv", "pmd/cifar10-1-0.35.npy"):
         (root / "cifar10-1500" / file).write_text(file)
+    for file in ("webvision/webvision", "clothing1m/clothing1m", "clothing1m/clothing1m-clean-val"):
+        (root / f"{file}.parquet").touch()
     for data in ("cifar10", "cifar100"):
         (root / "features" / f"{data}.npz").touch()
         for kind, level in itertools.product((1, 2, 3), ("0.35", "0.70")):

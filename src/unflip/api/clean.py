@@ -15,7 +15,6 @@ from unflip.api.embed import EmbedPlan, plan_embedding, read_data
 from unflip.api.options import CLEAN, AuditOptions, SourceOptions, choose_size, option_tree
 from unflip.api.result import Result
 from unflip.compute import find_device
-from unflip.data import datasets
 from unflip.data.columns import Table, column_names
 from unflip.data.dataset import Dataset, Inputs
 from unflip.data.files import ImageFiles, Skipped
@@ -320,11 +319,8 @@ def plan_cleaning(data: str | Path, out: str | Path, *, force: bool = False, **o
     sources, embedding_tree = check_section(SourceOptions, tree.pop("sources", {})), tree.pop("embedding", {})
     layers = make_layers(tree, config=sources.config, settings=sources.settings)
     merged = layers.merged()
-    loaders = [key for key in merged if key in datasets]
-    own = {key: datasets.load(key).Options for key in loaders}
-    parts = {key: check_section(own[key], merged[key], f"{key}.", own) for key in loaders}
     sections = {"data": merged["data"], "embedding": embedding_tree}
-    raw, data_options, backbone = read_data(data, sections, layers.typed("data"), parts)
+    raw, data_options, backbone = read_data(data, sections, layers.typed("data"))
     examples = choose_labels(raw, data_options)[0].train
     classes = len(examples.class_numbers[examples.class_numbers >= 0].unique())
     count = len(examples.inputs) + (len(raw.val.inputs) if raw.val else 0)

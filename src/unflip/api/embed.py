@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -52,7 +51,6 @@ from unflip.encoders.image import (
 from unflip.encoders.table import columns_of, encode_raw
 from unflip.errors import ConfigError, InputError, RunFolderError, Stopped, UnflipWarning
 from unflip.files import LOCK, Interruption, locked, naming_target, remove_partial
-from unflip.options import Options
 from unflip.progress import Track, make_reporter
 from unflip.runs.config import Tree, check_section
 from unflip.runs.layout import check_output
@@ -131,10 +129,7 @@ def embed(data: str | Path, out: str | Path, *, force: bool = False, **options: 
 
 
 def read_data(
-    data: str | Path,
-    tree: Tree,
-    typed: Collection[str] | None = None,
-    parts: Mapping[str, Options] = MappingProxyType({}),
+    data: str | Path, tree: Tree, typed: Collection[str] | None = None
 ) -> tuple[Dataset, DataOptions, EmbeddingOptions]:
     """Read the data, and check the sections of ``tree`` that apply to it.
 
@@ -142,14 +137,13 @@ def read_data(
         data: the file, folder or name.
         tree: with the sections ``data`` and ``embedding``.
         typed: the keys of ``data`` that must have an effect; by default all of them.
-        parts: options of loaders by name.
     """
     own, backbone = tree.get("data", {}), tree.get("embedding", {})
     embedding = check_section(EmbeddingOptions, backbone)
     if not isinstance(own, dict):
         raise ConfigError(f"data = {own!r}: must be a section")
     options = check_section(DataOptions, {**own, "path": str(Path(data))}, "data.")
-    raw = load_raw(options, parts)
+    raw = load_raw(options)
     check_used(options, own if typed is None else typed, EMBEDDING_USES if raw.holds_images else ())
     if backbone and not raw.holds_images:
         raise ConfigError(f"--{next(iter(backbone)).replace('_', '-')} is for images, and {data} holds none")

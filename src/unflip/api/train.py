@@ -129,7 +129,7 @@ def plan_training(
     config = layers.resolve()
     config.check()
     data = config.common.data
-    raw = load_raw(data, config.parts)
+    raw = load_raw(data)
     embeds = raw.holds_images and not any("network" in layer for layer in layers.trees)
     check_used(data, layers.typed("data"), EMBEDDING_USES if embeds else ())
     if not embeds:

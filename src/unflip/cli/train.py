@@ -102,7 +102,7 @@ def train(
         str | None,
         typer.Option(
             help="Images or texts (one folder per class), a table (.csv, .parquet, .jsonl), feature arrays "
-            "(.npz, .npy), CIFAR, WebVision, Clothing1M, or a built-in data set: see `unflip list data`."
+            "(.npz, .npy), CIFAR, or a built-in data set: see `unflip list data`."
         ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,

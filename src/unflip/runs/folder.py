@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -42,7 +41,6 @@ from unflip.files import (
     write_text,
 )
 from unflip.methods.base import HALF_MOST
-from unflip.options import Options
 from unflip.progress import is_first_process
 from unflip.runs import layout
 from unflip.runs.annotators import AnnotatorTables, read_annotators
@@ -184,7 +182,7 @@ class Run:
             data: where the data is now; by default where it was when the run finished.
         """
         options, count = self._data_options(data), self.labels(["index"]).num_rows
-        raw = load_raw(options, self.config.parts)
+        raw = load_raw(options)
         if raw.holds_images:
             return None
         parts = [self._encoded(part) for part in _example_parts(raw, options, count)]
@@ -228,7 +226,7 @@ class Run:
             return None
         if data is not None and data.endswith(".npz") and (origin := read_origin(Path(data))) is not None:
             path = origin.data
-        return open_pictures(self._data_options(path), self.labels(["id"])["id"].to_pylist(), self.config.parts)
+        return open_pictures(self._data_options(path), self.labels(["id"])["id"].to_pylist())
 
     def rows(self, data: str | None = None) -> Rows | None:
         """Return the examples' table rows, None for images; ``data`` as for ``pictures``."""
@@ -433,20 +431,17 @@ class Claim:
         return run
 
 
-def open_pictures(
-    options: DataOptions, ids: Sequence[str], own: Mapping[str, Options] = MappingProxyType({})
-) -> Pictures | None:
+def open_pictures(options: DataOptions, ids: Sequence[str]) -> Pictures | None:
     """Find the pictures of a run's examples; images are not read yet.
 
     Args:
         options: which data.
         ids: the names of the examples, in the order of the run.
-        own: options of loaders by name.
 
     Returns:
         None for data without pictures.
     """
-    raw = _load(options, own, rows=False)
+    raw = _load(options, rows=False)
     if raw is None:
         return None
     files = [part.inputs for part in (raw.train, raw.val) if part is not None and isinstance(part.inputs, ImageFiles)]
@@ -467,7 +462,7 @@ def open_pictures(
 
 def open_rows(options: DataOptions, count: int, texts: Sequence[str] | None = None) -> Rows | None:
     """Find the rows of a run's ``count`` examples; None for images. ``texts``: see :class:`Rows`."""
-    raw = _load(options, {}, rows=True)
+    raw = _load(options, rows=True)
     if raw is None or isinstance(raw.train.inputs, ImageFiles) or len(raw.train.inputs.shape) != 2:
         return None
     inputs, row_of = raw.train.inputs, _example_rows(raw, options, count)
@@ -477,10 +472,10 @@ def open_rows(options: DataOptions, count: int, texts: Sequence[str] | None = No
     return Rows(lambda index: [as_cell(float(value)) for value in row_of(index)], inputs.shape[1], None)
 
 
-def _load(options: DataOptions, own: Mapping[str, Options], *, rows: bool) -> Dataset | None:
+def _load(options: DataOptions, *, rows: bool) -> Dataset | None:
     """Load data of rows, or of images; None if it is of the other kind."""
     try:
-        return load_raw(options, own) if (find_loader(options) in _ROWS) == rows else None
+        return load_raw(options) if (find_loader(options) in _ROWS) == rows else None
     except InputError as error:
         raise InputError(f"{error}; if the data was moved, name its location with --data") from error
 

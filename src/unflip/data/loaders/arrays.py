@@ -13,7 +13,6 @@ from unflip.data.files import Skipped
 from unflip.data.loaders import FOR_ROWS, Loader
 from unflip.data.options import DataOptions
 from unflip.errors import InputError
-from unflip.options import Options
 
 LABELS, DIGESTS, IMAGE_STATS, STATES = "_labels", "_digests", "_image_stats", "_states"
 ANNOTATIONS, ANNOTATORS = "_annotations", "annotators"
@@ -37,7 +36,7 @@ class Arrays(Loader):
         """Whether ``path`` is an .npz or .npy file, or a folder; the loaders of images are tried first."""
         return path.is_dir() or path.suffix in (".npz", ".npy")
 
-    def load(self, path: Path, options: DataOptions, own: Options) -> Dataset:
+    def load(self, path: Path, options: DataOptions) -> Dataset:
         """Read the arrays."""
         arrays = read_arrays(path, options.mmap_threshold_mb)
         hint = "; a folder holds train.npy, or one folder of images per class" if path.is_dir() else ""
