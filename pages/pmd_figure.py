@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from definition_1 import BinaryPmd, pmd_bound
+from drawing import COLORS, make_panels, save
 from unflip.noise.pmd import keep_probability
-from unflip.report.figures import COLORS, make_panels, save
 
 _EXAMPLE = BinaryPmd(t0=0.15, c1=3.0, c2=1.0, level=0.5)
 

@@ -12,9 +12,9 @@ import pyarrow.compute
 import torch
 from torch import Tensor
 
+from drawing import COLORS, make_panels, save
 from unflip.data.arrays import Array
 from unflip.errors import RunFolderError
-from unflip.report.figures import COLORS, make_panels, save
 from unflip.runs.folder import Run
 from unflip.stats.gaussians import ClassGaussians, fit_gaussians
 

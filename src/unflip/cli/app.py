@@ -40,7 +40,7 @@ COMMANDS = {
     "embed": ("train", "embed", "Compute features of images, texts or columns, to train on them in seconds."),
     "corrupt": ("train", "corrupt", "Add label noise to clean labels, and record how."),
     "list": ("app", "list_parts", "List available methods, networks, backbones, checks, presets and more."),
-    "paper": ("paper", "paper_app", "Reproduce the paper: sweeps, tables and figures."),
+    "paper": ("paper", "paper_app", "Reproduce the paper: sweeps and tables."),
 }
 
 

@@ -1,4 +1,4 @@
-"""``unflip paper``: sweeps over grids of runs, and the paper's tables and figures."""
+"""``unflip paper``: sweeps over grids of runs, and the paper's tables."""
 
 import sys
 from pathlib import Path
@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unflip.cli.flags import Device, Force, Quiet
+from unflip.cli.flags import Device, Quiet
 
 if TYPE_CHECKING:
     from unflip.reproduce.sweep import Progress
 
-paper_app = typer.Typer(help="Reproduce the paper: sweeps, tables and figures.", no_args_is_help=True)
+paper_app = typer.Typer(help="Reproduce the paper: sweeps and tables.", no_args_is_help=True)
 
 Results = Annotated[
     list[Path] | None, typer.Option(help="A results.jsonl, or the folder of a sweep; repeatable.", metavar="PATH")
@@ -100,26 +100,6 @@ def table(
 
     text = make_table(name, results or (), show=show, paper=paper, methods=methods, where=where or ())
     print(text, end="")  # noqa: T201
-
-
-@paper_app.command()
-def figure(
-    name: Annotated[str, typer.Argument(help="alpha, lambda or curves.")],
-    out: Annotated[Path, typer.Option(help="Output picture: .png, .svg or .pdf.")],
-    results: Results = None,
-    run: Annotated[list[Path] | None, typer.Option(help="Folder of a finished run; repeatable.")] = None,
-    where: Where = None,
-    force: Force = False,
-) -> None:
-    """Draw a figure: influence of alpha or lambda, or learning curves.
-
-    alpha and lambda need --results; curves need --run.
-    Example: unflip paper figure curves --run runs/plc --run runs/mddc --out curves.png
-    """
-    from unflip.reproduce.figures import figure as draw_figure
-
-    path = draw_figure(name, out, results=results or (), runs=run or (), where=where or (), force=force)
-    print(f"Figure: {path}")  # noqa: T201
 
 
 def _counts(progress: "Progress") -> str:

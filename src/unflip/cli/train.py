@@ -158,7 +158,7 @@ def summary(run: "Run") -> str:
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the runs and the figure.")] = Path("demo"),
+    out: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("demo"),
     quiet: Quiet = False,
 ) -> None:
     """Find wrong labels of handwritten digits, and compare methods; takes about a minute."""
@@ -182,7 +182,7 @@ def demo(
     parts = [
         f"Label noise: {1 - last.result['label_accuracy_all']['given']:.1%}",
         markdown_table(methods),
-        f"Figure: {out / 'demo.png'}\n{METHODS[-1]}: {last.label_summary}",
+        f"{METHODS[-1]}: {last.label_summary}",
         f"Lowest label quality:\n{markdown_table(issues)}",
         f"All labels: {last.folder / 'labels.csv'}\nReport, with pictures: {last.report_path}",
     ]

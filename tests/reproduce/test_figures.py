@@ -1,6 +1,5 @@
-"""Every figure draws from what is there, writes whole files of each kind, and says in one line what it lacks."""
+"""Every figure is drawn from what is there."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,15 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from helpers import Outcome, quick_train, result_line, write_results
+import influence_figure
+from curves_figure import draw_curves
+from demo_figure import draw_demo
+from helpers import quick_train, result_line, write_results
 from pmd_figure import draw_pmd
 from shift_figure import draw_shift, ellipse
+from unflip import corrupt
 from unflip.errors import ConfigError, RunFolderError
-from unflip.reproduce.figures import influence
 from unflip.runs.folder import Run
 from unflip.stats.gaussians import ClassGaussians
 
-Cli = Callable[..., Outcome]
 HEADS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 ALPHA = "covariance.disturbance"
 
@@ -42,23 +43,21 @@ def alpha_lines(**more: Any) -> list[dict[str, Any]]:
 def is_picture(path: Path) -> None:
     assert path.read_bytes().startswith(HEADS[path.suffix])
     assert path.stat().st_size > 5000
-    assert list(path.parent.glob(f".{path.name}*")) == []  # no temporary file stays behind
 
 
 @pytest.mark.parametrize(("name", "axis"), [("alpha", ALPHA), ("lambda", "calibration.sample_fraction")])
-def test_the_influence_of_an_option(cli: Cli, tmp_path: Path, name: str, axis: str) -> None:
+def test_the_influence_of_an_option(tmp_path: Path, name: str, axis: str) -> None:
     lines = alpha_lines()
     for line in lines:
         line["axes"][axis] = line["axes"].pop(ALPHA)
-    file = write_results(tmp_path / "r.jsonl", lines)
-    assert cli("paper", "figure", name, "--results", file, "--out", tmp_path / "a.png").code == 0
+    influence_figure.main(name, str(write_results(tmp_path / "r.jsonl", lines)), str(tmp_path / "a.png"))
     is_picture(tmp_path / "a.png")
 
 
 def test_influence_is_the_mean_over_seeds_in_order_of_the_value() -> None:
     auto = result_line({"data": "CIFAR-10", "noise": "I 35%", "method": "cddc", ALPHA: "auto", "seed": 0}, 0.9)
     other = result_line({"data": "CIFAR-10", "noise": "I 35%", "method": "cddc", "seed": 0}, 0.9)
-    first, second = influence([*alpha_lines(), auto, other], ALPHA)
+    first, second = influence_figure.influence([*alpha_lines(), auto, other], ALPHA)
     assert (first.setting, second.setting) == ("CIFAR-10 I 35%", "CIFAR-100 I 35%")
     curve = first.curves["cddc"]
     assert [(value, str(n.mean), str(n.deviation), n.seeds) for value, n in curve.items()] == [
@@ -69,32 +68,30 @@ def test_influence_is_the_mean_over_seeds_in_order_of_the_value() -> None:
 
 def test_what_was_not_tested_has_no_curve() -> None:
     line = result_line({"data": "CIFAR-10", "noise": "I 35%", "method": "cddc", ALPHA: 0.3, "seed": 0}, None)
-    assert list(influence([*alpha_lines(), line], ALPHA)[0].curves["cddc"]) == [0.1, 0.2]
+    assert list(influence_figure.influence([*alpha_lines(), line], ALPHA)[0].curves["cddc"]) == [0.1, 0.2]
     with pytest.raises(ConfigError, match="none of 1 has the axis"):
-        influence([line], ALPHA)
+        influence_figure.influence([line], ALPHA)
 
 
 def test_mixed_protocols_have_no_common_curve() -> None:
     with pytest.raises(ConfigError, match="CIFAR-10 I 35% mixes epochs 15"):
-        influence([*alpha_lines(), *alpha_lines(epochs=30)[:1]], ALPHA)
+        influence_figure.influence([*alpha_lines(), *alpha_lines(epochs=30)[:1]], ALPHA)
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("suffix", [".png", ".pdf"])
-def test_learning_curves_in_other_formats(cli: Cli, tmp_path: Path, runs: dict[str, Run], suffix: str) -> None:
-    out = tmp_path / f"curves{suffix}"
-    done = cli("paper", "figure", "curves", "--run", runs["gce"].folder, "--out", out)
-    assert (done.code, done.out) == (0, f"Figure: {out}\n")
-    is_picture(out)
-
-
-def test_learning_curves(cli: Cli, tmp_path: Path, runs: dict[str, Run]) -> None:
-    folders = [part for run in runs.values() for part in ("--run", run.folder)]
-    assert cli("paper", "figure", "curves", *folders, "--out", tmp_path / "c.svg").code == 0
+def test_learning_curves(tmp_path: Path, runs: dict[str, Run]) -> None:
+    draw_curves(tmp_path / "c.svg", [*runs.values()])
     is_picture(tmp_path / "c.svg")
     text = (tmp_path / "c.svg").read_text()
     for label in ("test accuracy (%)", "correct training labels (%)", *runs):
         assert f"<!-- {label} -->" in text  # matplotlib names the text that it draws as outlines
+
+
+def test_the_demo(tmp_path: Path) -> None:
+    labels = tmp_path / "labels.npy"
+    corrupt("digits", "sym:0.3", labels, device="cpu")
+    run = quick_train("digits", tmp_path / "gce", method="gce", epochs=2, labels=labels)
+    draw_demo(tmp_path / "demo.png", {"gce": run})
+    is_picture(tmp_path / "demo.png")
 
 
 @pytest.mark.parametrize("method", ["mddc", "cddc"])
@@ -122,48 +119,6 @@ def test_an_ellipse_is_two_deviations_of_the_projected_gaussian() -> None:
     inverse = np.linalg.inv(np.cov((outline[:-1] - center).T, bias=True) * 2)  # 1 on the outline
     distance = np.einsum("ni,ij,nj->n", drawn - center, inverse, drawn - center)
     assert (distance < 1).mean() == pytest.approx(1 - np.exp(-2), abs=0.01)
-
-
-def test_a_figure_replaces_an_older_one_whole(cli: Cli, tmp_path: Path, runs: dict[str, Run]) -> None:
-    (tmp_path / "c.png").write_bytes(b"old")
-    arguments = ("paper", "figure", "curves", "--run", runs["gce"].folder, "--out", tmp_path / "c.png")
-    refused = cli(*arguments)
-    assert refused.code == 2
-    assert "already exists; replace it with --force" in refused.err
-    assert (tmp_path / "c.png").read_bytes() == b"old"
-    assert cli(*arguments, "--force").code == 0
-    is_picture(tmp_path / "c.png")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["alfa", "--out", "a.png"], "unknown figure 'alfa', did you mean 'alpha'?"),
-        (["curves", "--run", "x", "--out", "a.jpg"], "cannot write '.jpg'; use .png or .svg or .pdf"),
-        (["curves", "--run", "x", "--out", "no/a.png"], "the folder no does not exist"),
-        (["alpha", "--out", "a.png"], "figure alpha needs --results"),
-        (["alpha", "--results", "no.jsonl", "--out", "a.png"], "results no.jsonl: No such file"),
-        (["curves", "--out", "a.png"], "figure curves needs --run"),
-        (["curves", "--run", "x", "--out", "a.png"], "x: no run.json; is this the folder of a finished run?"),
-    ],
-)
-def test_a_wrong_argument_is_one_line(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    done = cli("paper", "figure", *arguments)
-    assert done.code == 2
-    assert done.err.startswith("unflip: ")
-    assert done.err.count("\n") == 1
-    assert message in done.err
-    assert not list(tmp_path.iterdir())
-
-
-def test_results_without_the_axis_are_told(cli: Cli, tmp_path: Path) -> None:
-    file = write_results(tmp_path / "r.jsonl", alpha_lines())
-    done = cli("paper", "figure", "lambda", "--results", file, "--out", tmp_path / "a.png")
-    assert done.code == 2
-    assert "none of 12 has the axis 'calibration.sample_fraction' and a test accuracy" in done.err
 
 
 def test_a_run_without_gaussians_cannot_show_a_shift(tmp_path: Path, runs: dict[str, Run]) -> None:

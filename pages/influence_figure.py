@@ -1,60 +1,24 @@
-"""The paper's figures 4 and 5, the influence of an option, and learning curves."""
+"""Draw Figures 4 and 5: test accuracy by the disturbance alpha or the sample fraction lambda, from results of sweeps.
 
+python pages/influence_figure.py alpha docs/results/features.jsonl docs/images/alpha.png
+"""
+
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-from unflip.errors import ConfigError, unknown
-from unflip.report.figures import COLORS, FORMATS, MARKERS, draw_curves, make_panels, save
+from drawing import COLORS, MARKERS, make_panels, save
+from unflip.errors import ConfigError
 from unflip.reproduce.paper_numbers import Number
 from unflip.reproduce.tables import Line, average, common_protocol, find, select_results
-from unflip.runs.folder import Run
-from unflip.runs.layout import check_output
 
 _INFLUENCES = {
     "alpha": ("covariance.disturbance", r"disturbance $\alpha$"),
     "lambda": ("calibration.sample_fraction", r"sample fraction $\lambda$"),
 }
-_CURVES = "curves"
-_NAMES = (*_INFLUENCES, _CURVES)
 _MIN_SPAN = 2.0  # percentage points, so that small differences look small
-
-
-def figure(
-    name: str,
-    out: Path,
-    *,
-    results: Sequence[Path] = (),
-    runs: Sequence[Path] = (),
-    where: Sequence[str] = (),
-    force: bool = False,
-) -> Path:
-    """Draw a figure and return its path.
-
-    Args:
-        name: alpha, lambda (from ``results``) or curves (from ``runs``).
-        out: the picture: .png, .svg or .pdf.
-        results: results.jsonl files, or folders of sweeps.
-        runs: folders of finished runs.
-        where: ``key=value`` conditions that results must meet.
-        force: overwrite an existing picture.
-    """
-    if name not in _NAMES:
-        raise ConfigError(unknown("figure", name, _NAMES))
-    for option, values, is_used in (("--results", results, name != _CURVES), ("--run", runs, name == _CURVES)):
-        if bool(values) != is_used:
-            raise ConfigError(f"figure {name} {'needs' if is_used else 'does not use'} {option}")
-    if where and name == _CURVES:
-        raise ConfigError(f"figure {name} does not use --where")
-    check_output(out, FORMATS, force=force, inputs=results)
-    if name in _INFLUENCES:
-        axis, label = _INFLUENCES[name]
-        lines, fixed = select_results(results, where)
-        draw_influence(out, influence(lines, axis, fixed), label)
-    else:
-        draw_curves(out, [Run(folder) for folder in runs])
-    return out
 
 
 @dataclass(frozen=True)
@@ -67,16 +31,15 @@ class Influence:
     protocol: Line
 
 
-def influence(lines: Sequence[Line], axis: str, fixed: Sequence[str] = ()) -> list[Influence]:
+def influence(lines: Sequence[Line], axis: str) -> list[Influence]:
     """Average test accuracies over seeds, along one axis of a grid (the paper's Figures 4 and 5).
 
     Args:
-        lines: results; those of grids with other axes than data, noise, method, seed, ``axis`` and ``fixed`` are
+        lines: results; those of grids with other axes than data, noise, method, seed and ``axis`` are
             skipped, and so are values that are not numbers (``auto``) and runs without a test accuracy.
         axis: the option, such as ``covariance.disturbance``.
-        fixed: further axes that results may have.
     """
-    axes = {"data", "noise", "method", "seed", axis, *fixed}
+    axes = {"data", "noise", "method", "seed", axis}
     settings: dict[str, list[Line]] = {}
     for line in lines:
         known = isinstance(line["axes"].get(axis), int | float) and line["test_accuracy"]["selected"] is not None
@@ -130,3 +93,13 @@ def draw_influence(path: Path, settings: Sequence[Influence], label: str) -> Non
     text = f"{'; '.join(sorted(protocols))}; mean and standard deviation over {' or '.join(map(str, seeds))} seeds"
     figure.suptitle(text, fontsize="small")
     save(figure, path)
+
+
+def main(name: str, *paths: str) -> None:
+    axis, label = _INFLUENCES[name]
+    lines, _ = select_results([Path(path) for path in paths[:-1]], ())
+    draw_influence(Path(paths[-1]), influence(lines, axis), label)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
