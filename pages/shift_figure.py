@@ -63,9 +63,11 @@ def measure_shift(run: Run, max_rows: int = 20_000) -> Shift:
     The plane is spanned by the first two principal directions of the last panel's means, in features scaled to unit
     variance within classes. With many classes, those whose mean moved farthest are shown.
     """
-    calibrated, mapped = run.gaussians, run.gaussian_features
+    calibrated, mapped = run.gaussians, run.hidden_features
     if calibrated is None:
         raise RunFolderError(f"{run.folder}: gaussians.safetensors is missing; use a finished run of mddc or cddc")
+    if run.result["selected_epoch"] != run.result["epochs"]:
+        raise RunFolderError(f"{run.folder}: not the model of the last epoch; train with --select last")
     if mapped is None:
         raise RunFolderError(f"{run.folder}: no features.npy")
     table = run.labels(["split", "given_label", "current_label"])

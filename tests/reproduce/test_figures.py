@@ -25,7 +25,7 @@ ALPHA = "covariance.disturbance"
 @pytest.fixture(scope="module")
 def runs(features: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     folder = tmp_path_factory.mktemp("runs")
-    options: dict[str, Any] = {"epochs": 3, "noise": "sym:0.3", "settings": {"plc.warmup": 1}}
+    options: dict[str, Any] = {"epochs": 3, "noise": "sym:0.3", "select": "last", "settings": {"plc.warmup": 1}}
     made = {method: quick_train(features, folder / method, method=method, **options) for method in ("mddc", "cddc")}
     return made | {"gce": quick_train(features, folder / "gce", method="gce", epochs=3)}
 

@@ -21,7 +21,6 @@ from unflip.engine.prepare import find_posterior
 from unflip.errors import ConfigError
 from unflip.files import write_json, write_text
 from unflip.noise.recipe import parse
-from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.runs.config import check_section
 from unflip.runs.layout import check_output
 from unflip.runs.options import Common, Execution
@@ -29,12 +28,11 @@ from unflip.runs.options import Common, Execution
 
 @dataclass(frozen=True)
 class CorruptResult:
-    """Noisy labels: where they and their record were written, and how noisy they are."""
+    """Noisy labels: where they and their record were written, and the share of labels that are wrong."""
 
     labels: Path
     record: Path
-    measured: NoiseProfile
-    class_names: tuple[str, ...] | None
+    noise_rate: float
 
 
 def corrupt(
@@ -78,14 +76,12 @@ def corrupt(
     before = label_data(encode_raw(load_raw(data_options), data_options), data_options)
     posterior = find_posterior(before, noise_options, common.seed, processes, quiet=execution.quiet)
     after = corrupt_labels(before, noise_options, posterior, common.seed)
-    truth = before.truth
-    measured = measure_noise(truth, after.given, after.num_classes)
     assert after.noise_record is not None
     if save_posterior and posterior is not None:
         write_array(Path(save_posterior), posterior.numpy())
     write_json(record, after.noise_record | ({"classes": after.class_names} if after.class_names else {}))
     _write_labels(out, after)  # last, so that labels always have a record
-    return CorruptResult(out, record, measured, after.class_names)
+    return CorruptResult(out, record, after.noise_record["noise_rate"])
 
 
 def _write_labels(out: Path, data: Dataset) -> None:

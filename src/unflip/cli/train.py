@@ -8,17 +8,14 @@ import typer
 
 from unflip.api.options import CORRUPT, EMBED, TRAIN
 from unflip.cli.flags import DryRun, Quiet, takes
-from unflip.errors import ConfigError, one_line
+from unflip.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from unflip.noise.transition import NoiseProfile
     from unflip.runs.folder import Run
 
 _LISTED = 10  # label issues that the demo prints
-_MAX_ROWS = 20  # classes of which `corrupt` prints the noise
-_MIN_SHARE = 0.005  # smaller ones would be shown as 0.00
 
 
 @takes(EMBED)
@@ -70,29 +67,7 @@ def corrupt(
 
     result = corrupt_task(data, noise, out, save_posterior=save_posterior, force=force, quiet=quiet, **options)
     if not quiet:
-        print_noise(result.measured, result.class_names)
-        print(f"Labels: {result.labels}, record: {result.record}")  # noqa: T201
-
-
-def print_noise(measured: "NoiseProfile", class_names: "Sequence[str] | None") -> None:
-    """Print the noise rate, and a row per class: its noise rate and its four most frequent wrong labels.
-
-    Up to 20 classes are shown, those with the most noise.
-    """
-    from unflip.reproduce.table_text import markdown_table
-
-    count, counts = len(measured.matrix), measured.class_counts.tolist()
-    names = [one_line(name) for name in class_names or map(str, range(count))]
-    rows = measured.class_rates.argsort(descending=True, stable=True)[:_MAX_ROWS].tolist()
-    table = [("true class", "labels", "noise", "given instead")]
-    for i in rows if count > _MAX_ROWS else range(count):
-        shares = measured.matrix[i].tolist()
-        others = sorted((j for j in range(count) if j != i and shares[j] >= _MIN_SHARE), key=lambda j: -shares[j])
-        wrong = ", ".join(f"{names[j]} {shares[j]:.2f}" for j in others[:4])
-        table.append((names[i], str(counts[i]), f"{float(measured.class_rates[i]):.3f}", wrong))
-    worst = f"; the {_MAX_ROWS} classes with the most noise" if count > _MAX_ROWS else ""
-    print(f"noise rate {measured.rate:.4f} over {sum(counts)} labels, {count} classes{worst}")  # noqa: T201
-    print(markdown_table(table))  # noqa: T201
+        print(f"Noise rate: {result.noise_rate:.4f}\nLabels: {result.labels}, record: {result.record}")  # noqa: T201
 
 
 @takes(TRAIN)

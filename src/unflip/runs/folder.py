@@ -201,16 +201,7 @@ class Run:
         It was trained on the labels, so wrong labels are harder to see there than in ``features``. The array is in
         half precision and memory-mapped, copy-on-write.
         """
-        return self._map(layout.FEATURES)
-
-    @property
-    def gaussian_features(self) -> Array | None:
-        """The features that the class Gaussians were fitted to, those of the last epoch; as ``hidden_features``."""
-        last = self._map(layout.LAST_FEATURES)
-        return self.hidden_features if last is None else last
-
-    def _map(self, name: str) -> Array | None:
-        path = self.folder / name
+        path = self.folder / layout.FEATURES
         # Copy on write, since torch warns about read-only arrays.
         return read_array(path, mmap_mode="c") if path.exists() else None
 
@@ -355,19 +346,17 @@ class Run:
         tensors = {name: value.cpu().contiguous() for name, value in gaussians.state_dict().items()}
         write_tensors(self.own(layout.GAUSSIANS), tensors, {})
 
-    def write_features(self, features: Tensor, last: Tensor | None) -> None:
-        """Write the features of the selected model and, if they differ, of the last epoch, unless too large."""
-        for name, array in ((layout.FEATURES, features), (layout.LAST_FEATURES, last)):
-            size = 0.0 if array is None else 2 * array.numel() / 2**30
-            if array is not None and size <= MAX_FEATURES_GB:
-                half = array if array.dtype == torch.float16 else array.clamp(-HALF_MOST, HALF_MOST).half()
-                write_array(self.own(name), half.cpu().numpy())
-                continue
-            if name in self.owned():
-                (self.folder / name).unlink(missing_ok=True)
-            if array is not None:
-                message = f"{name} would take {size:.1f} GB, more than {MAX_FEATURES_GB:g}: not stored"
-                warnings.warn(message, UnflipWarning, stacklevel=2)
+    def write_features(self, features: Tensor) -> None:
+        """Write the features of the selected model, unless too large."""
+        name, size = layout.FEATURES, 2 * features.numel() / 2**30
+        if size <= MAX_FEATURES_GB:
+            half = features if features.dtype == torch.float16 else features.clamp(-HALF_MOST, HALF_MOST).half()
+            write_array(self.own(name), half.cpu().numpy())
+            return
+        if name in self.owned():
+            (self.folder / name).unlink(missing_ok=True)
+        message = f"{name} would take {size:.1f} GB, more than {MAX_FEATURES_GB:g}: not stored"
+        warnings.warn(message, UnflipWarning, stacklevel=2)
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove those of the named files that the run wrote; foreign files stay.
