@@ -119,8 +119,6 @@ COMMANDS: list[list[str]] = [
     ["export", "run", "--out", "tasks.json", "--format", "label-studio"],
     ["report", "run"],
     ["report", "run", "--out", "page.html"],
-    ["paper", "figure", "curves", "--run", "run", "--out", "figure.png"],
-    ["paper", "figure", "pmd", "--out", "run/report.png"],
     ["review", "run", "--export", "reviewed.csv"],
     ["review", "run", "--export", "run/labels.csv"],
     ["paper", "sweep", "smoke/digits", "--out", ".", "--quiet"],
@@ -164,7 +162,7 @@ def test_without_force_nothing_that_is_there_changes(cli: Cli, home: Path, comma
 
 @pytest.mark.parametrize(
     "command",
-    [words for words in COMMANDS if words[0] in FORCED or "figure" in words],
+    [words for words in COMMANDS if words[0] in FORCED],
     ids=lambda words: " ".join(words[:6]),
 )
 def test_force_replaces_what_it_names_and_nothing_else(cli: Cli, home: Path, command: list[str]) -> None:
