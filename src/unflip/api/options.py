@@ -109,7 +109,8 @@ CLEAN = (
 )  # fmt: skip
 """Options of `clean`."""
 EMBED = (
-    *_BACKBONE, "data.image_resize", "data.resample", *_EXAMPLES, "embedding.batch_size", *_COMPUTE,
+    *_BACKBONE, "data.image_resize", "data.resample", "data.label_column", "data.skip_broken", "embedding.batch_size",
+    *_COMPUTE,
 )  # fmt: skip
 """Options of `embed`."""
 CORRUPT = (

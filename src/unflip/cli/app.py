@@ -37,7 +37,7 @@ COMMANDS = {
     "predict": ("finished", "predict", "Predict classes and probabilities of new examples."),
     "report": ("finished", "report", "Write the HTML report of a run, or print a table that compares several."),
     "export": ("finished", "export", "Export labels as a table, or for Label Studio, Argilla, FiftyOne or cleanlab."),
-    "embed": ("train", "embed", "Compute features of images, texts or columns, to train on them in seconds."),
+    "embed": ("train", "embed", "Compute features of images by a pretrained network, to train on them in seconds."),
     "corrupt": ("train", "corrupt", "Add label noise to clean labels, and record how."),
     "list": ("app", "list_parts", "List available methods, networks, backbones, checks, presets and more."),
     "paper": ("paper", "paper_app", "Reproduce the paper: sweeps and tables."),

@@ -20,15 +20,15 @@ _LISTED = 10  # label issues that the demo prints
 
 @takes(EMBED)
 def embed(
-    data: Annotated[str, typer.Argument(help="Images (a folder per class, a list of paths, CIFAR), texts or a table.")],
+    data: Annotated[str, typer.Argument(help="Images: a folder per class, a list of paths, or CIFAR.")],
     out: Annotated[Path, typer.Option(help="Feature file, .npz; every command takes it as --data.")],
     force: Annotated[bool, typer.Option("--force", help="Replace another file at --out.")] = False,
     quiet: Quiet = False,
     **options: Any,
 ) -> None:
-    """Compute features of images, texts or columns, to train on them in seconds.
+    """Compute features of images by a pretrained network, to train on them in seconds.
 
-    Images are embedded by a pretrained network. Labels, class names, paths, splits and the encoder are saved with the
+    Labels, class names, paths, splits and the encoder are saved with the
     features. An interrupted call is resumed by the same command.
     Example: unflip embed photos --out features.npz, then: unflip train --data features.npz --preset features --out run
     """

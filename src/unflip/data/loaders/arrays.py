@@ -18,7 +18,7 @@ LABELS, DIGESTS, IMAGE_STATS, STATES = "_labels", "_digests", "_image_stats", "_
 ANNOTATIONS, ANNOTATORS = "_annotations", "annotators"
 BESIDE = (LABELS, "_ids", DIGESTS, IMAGE_STATS, STATES, ANNOTATIONS)
 """Suffixes of the arrays that belong to another one, after its name; each is a field of a split."""
-_ABOUT, _ENCODER = "about", "encoder."
+_ABOUT = "about"
 
 
 class Arrays(Loader):
@@ -119,12 +119,12 @@ def _check_features(array: Array, what: str) -> Array:
 
 @dataclass(frozen=True)
 class FeatureOrigin:
-    """How features were made; stored with them as JSON, except for the encoder's arrays.
+    """How features were made; stored with them as JSON.
 
     Attributes:
         encoding: the encoder that made the features.
         data: the absolute path of what was encoded.
-        fingerprint: hash of the images and of how they were encoded; empty for tables.
+        fingerprint: hash of the images and of how they were encoded.
         class_map, clean_val: as in :class:`unflip.data.dataset.Dataset`.
         skipped: images that could not be decoded.
         label_column: in which a list of images has the labels, if it was chosen.
@@ -139,7 +139,7 @@ class FeatureOrigin:
     label_column: str | None = None
 
     def about(self) -> str:
-        """Return everything but the encoder's arrays as JSON."""
+        """Return everything as JSON; encoders of images have no arrays."""
         described = {name: value for name, value in vars(self).items() if name != "encoding"}
         return json.dumps({"encoder": self.encoding.encoder, "settings": dict(self.encoding.settings)} | described)
 
@@ -160,7 +160,7 @@ def write_features(
         raw: the data, which names classes and annotators.
         origin: how the features were made.
     """
-    arrays: dict[str, Array] = {_ENCODER + name: array for name, array in origin.encoding.arrays.items()}
+    arrays: dict[str, Array] = {}
     if raw.class_names is not None:
         arrays["class_names"] = np.array(raw.class_names, np.str_)
     if raw.annotators:
@@ -176,7 +176,7 @@ def write_features(
 
 
 def read_origin(path: Path) -> FeatureOrigin | None:
-    """Return how features were made, without the encoder's arrays; None if not by `unflip embed`."""
+    """Return how features were made; None if not by `unflip embed`."""
     return origin_of(path, read_npz(path, only=(_ABOUT,))) if path.is_file() else None
 
 
@@ -184,11 +184,10 @@ def origin_of(path: Path, arrays: Mapping[str, Array]) -> FeatureOrigin | None:
     """Return how features were made, from the arrays in ``path``."""
     if _ABOUT not in arrays:
         return None
-    fitted = {name.removeprefix(_ENCODER): array for name, array in arrays.items() if name.startswith(_ENCODER)}
     try:
         about = json.loads(str(arrays[_ABOUT]))
         skipped = tuple(Skipped(*image) for image in about.pop("skipped"))
-        return FeatureOrigin(Encoding(about.pop("encoder"), about.pop("settings"), fitted), skipped=skipped, **about)
+        return FeatureOrigin(Encoding(about.pop("encoder"), about.pop("settings"), {}), skipped=skipped, **about)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: not written by this version of `unflip embed` ({error}); embed it again") from error
 
