@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 
 from unflip.api.embed import EmbedPlan, plan_embedding, read_data
 from unflip.api.options import CLEAN, AuditOptions, SourceOptions, choose_size, option_tree
@@ -17,7 +16,7 @@ from unflip.api.result import Result
 from unflip.compute import find_device
 from unflip.data.columns import Table, column_names
 from unflip.data.dataset import Dataset, Inputs
-from unflip.data.files import ImageFiles, Skipped
+from unflip.data.files import ImageFiles
 from unflip.data.labeling import choose_labels, label_data
 from unflip.data.loaders import load_raw
 from unflip.data.matching import Keys
@@ -39,43 +38,8 @@ from unflip.review.review import as_csv
 from unflip.runs import layout
 from unflip.runs.config import Layers, RunConfig, Tree, check_section, make_layers, read_preset
 from unflip.runs.folder import Claim, Run, as_run
-from unflip.runs.labels import REMOVED, LabelSummary, label_issue_mask, list_label_issues, list_unlabeled, write_table
+from unflip.runs.labels import label_issue_mask, list_label_issues, list_unlabeled, write_table
 from unflip.runs.options import Execution
-
-
-@dataclass(frozen=True)
-class CleanResult:
-    """A finished run and its label issues."""
-
-    run: Run
-    count: int
-    """Number of training and validation examples."""
-    label_issues: pa.Table
-    """``index``, ``path`` or ``id``, ``given_label``, ``suggested_label``, ``label_quality``; lowest quality first."""
-    doubtful: pa.Table
-    """Labels that are worth a look, too, in the same format."""
-    summary: LabelSummary
-    """How many labels are wrong or doubtful."""
-    unscored: int
-    """Labels without a quality: their classes have too few examples."""
-    unlabeled: int
-    """Number of examples without a label."""
-    reviewed: int
-    """Number of labels in ``--reviewed``."""
-    corrected: int
-    """How many of them differ from the given labels."""
-    removed: int
-    """Number of examples that reviewers removed."""
-    issues: pa.Table
-    """Other issues in the data: see :mod:`unflip.runs.labels`."""
-    skipped: Sequence[Skipped]
-    since: Mapping[str, int] | None
-    """What is new since the run that this one replaced; see :meth:`Earlier.compared_with`."""
-
-    def pairs(self) -> list[tuple[tuple[str, str], int]]:
-        """Return how many label issues each pair of given and suggested class has, most frequent first."""
-        columns = (map(str, self.label_issues[name].to_pylist()) for name in ("given_label", "suggested_label"))
-        return Counter(zip(*columns, strict=True)).most_common()
 
 
 @dataclass(frozen=True)
@@ -122,10 +86,11 @@ class CleanPlan:
             steps.insert(0, f"{self.embedding.encoder.describe()[0]}{done}")
         return f"{self.what}: {', then '.join(steps)}"
 
-    def execute(self) -> CleanResult:
-        """Train, and write the run, its report, the label issues and the other issues."""
+    def execute(self) -> Run:
+        """Train, and write the run, its report, the label issues and the other issues; return the run."""
         with Claim(self.run, force=self.force) as claim:
-            return self._with_decisions(claim)._execute(claim)
+            self._with_decisions(claim)._execute(claim)
+        return self.run
 
     def _with_decisions(self, claim: Claim) -> Self:
         """Return the plan to train with the decisions about the earlier run, unless others are given."""
@@ -138,7 +103,7 @@ class CleanPlan:
         data = common.data.model_copy(update={"reviewed": str(path)})
         return replace(self, config=replace(self.config, common=common.model_copy(update={"data": data})))
 
-    def _execute(self, claim: Claim) -> CleanResult:
+    def _execute(self, claim: Claim) -> None:
         raw, examples = self.raw, self.examples
         if self.embedding is not None:
             claim.hold().begin()
@@ -152,10 +117,9 @@ class CleanPlan:
         except Stopped as stop:
             cached = "the features are cached: " if self.embedding else ""
             raise Stopped(f"stopped; {cached}start again with --force", stop.signal) from stop
-        result = self._find_issues(raw, examples, duplicates)
+        self._find_issues(raw, examples, duplicates)
         if is_first_process():
             report_finished(self.run)
-        return result
 
     def _find_duplicates(self, raw: Dataset, examples: Mapping[str, Inputs]) -> tuple[Dataset, DuplicateIndex | None]:
         """Find near-duplicates before training: they must share a fold."""
@@ -170,16 +134,12 @@ class CleanPlan:
             raw = duplicates.mark_groups(raw)
         return raw if "leakage" in skip else duplicates.mark_leakage(raw), duplicates
 
-    def _find_issues(
-        self, raw: Dataset, examples: Mapping[str, Inputs], duplicates: DuplicateIndex | None
-    ) -> CleanResult:
+    def _find_issues(self, raw: Dataset, examples: Mapping[str, Inputs], duplicates: DuplicateIndex | None) -> None:
         """Write the label issues and the other issues."""
         run, table = self.run, self.run.labels()
         of_images = raw.encoding is not None and raw.encoding.encoder == "images"
         id_name = "path" if of_images and raw.train.ids is not None else "id"
-        listed = list_label_issues(table, id_name, self.texts)
-        write_table(run.own(layout.LABEL_ISSUES), listed)
-        label_issues = listed.filter(listed["is_label_issue"])
+        write_table(run.own(layout.LABEL_ISSUES), list_label_issues(table, id_name, self.texts))
         unlabeled = list_unlabeled(table, id_name, self.texts)
         if len(unlabeled):
             write_table(run.own(layout.UNLABELED), unlabeled)
@@ -190,24 +150,6 @@ class CleanPlan:
         counts = {name: flagged[name] for name in checks.names() if name not in self.audit.skip_check}
         since = None if self.earlier is None else self.earlier.compared_with(table)
         write_json(run.own(layout.RESULT), run.result | {"other_issues": counts, "since_last": since})
-        removed = pa.compute.equal(table["split"], REMOVED)
-        remaining = table.filter(pa.compute.invert(removed))
-        reviewed = remaining.filter(remaining["reviewed"])
-        return CleanResult(
-            run=run,
-            count=len(remaining),
-            label_issues=label_issues,
-            doubtful=listed.slice(len(label_issues)),
-            summary=run.label_summary,
-            unscored=remaining["label_quality"].null_count - len(unlabeled),
-            unlabeled=len(unlabeled),
-            reviewed=len(reviewed),
-            corrected=int(reviewed["changed"].to_numpy().sum()),
-            removed=len(table) - len(remaining),
-            issues=issues,
-            skipped=raw.skipped,
-            since=since,
-        )
 
 
 class Earlier(NamedTuple):

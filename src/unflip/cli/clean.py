@@ -1,7 +1,7 @@
 """``unflip clean``: find label issues, print a summary and the next commands."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +14,7 @@ from unflip.errors import one_line
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from unflip.api.clean import CleanResult
+    from unflip.runs.folder import Run
 
 _MAX_PAIRS = 3  # pairs of classes in the summary
 _MAX_NAME = 40  # characters of a class name
@@ -53,9 +53,9 @@ def clean(
         return
     if not quiet:
         print("\n".join([plan.line(), *(f"  {line}" for line in plan.doubtful_columns())]), flush=True)  # noqa: T201
-    result = plan.execute()
+    run = plan.execute()
     if not quiet:
-        print(summary(result))  # noqa: T201
+        print(summary(run))  # noqa: T201
 
 
 def annotators(
@@ -89,40 +89,41 @@ def annotators(
     print(f"Labels: {out / 'labels.csv'}\nReport: {result.report_path}")  # noqa: T201
 
 
-def summary(result: "CleanResult") -> str:
+def summary(run: "Run") -> str:
     """Return the results, where they are, and the next commands, in at most 15 lines."""
     from unflip.report.run_report import next_commands
+    from unflip.runs.labels import REMOVED, UNLABELED
 
-    out, count = result.run.folder, len(result.label_issues)
-    lines = [str(result.summary)]
-    if count:
-        lines.append(_pairs(result))
-    if result.reviewed or result.removed:
-        reviewed = f"  {_plural(result.reviewed, 'reviewed label')}, {result.corrected:,} corrected"
-        lines.append(reviewed + (f"; {_plural(result.removed, 'example')} removed" if result.removed else ""))
-    if since := result.since:
+    out, result, told = run.folder, run.result, run.label_summary
+    rows = [row for row in run.labels().to_pylist() if row["split"] != REMOVED]
+    lines = [str(told)]
+    if told.issues:
+        lines.append(_pairs([row for row in rows if row["is_label_issue"]]))
+    if told.reviewed or result["removed"]:
+        corrected = sum(row["reviewed"] and row["changed"] for row in rows)
+        reviewed = f"  {_plural(told.reviewed, 'reviewed label')}, {corrected:,} corrected"
+        lines.append(reviewed + (f"; {_plural(result['removed'], 'example')} removed" if result["removed"] else ""))
+    if since := result["since_last"]:
         new = f"{_plural(since['new'], 'new example')} ({_plural(since['label_issues'], 'label issue')})"
         lines.append(f"  since the last run: {new}, {since['gone']:,} gone")
-    accuracy = result.run.result["val_accuracy"]
-    if accuracy is not None:
-        lines.append(f"  the model disagrees with {1 - accuracy:.1%} of the validation labels")
-    if result.unscored:
-        lines.append(f"  {_plural(result.unscored, 'label')} without a score: too few examples of the class")
-    if result.unlabeled:
-        lines.append(
-            f"  {_plural(result.unlabeled, 'example')} without a label, with suggestions: {out / 'unlabeled.csv'}"
-        )
-    lines += _tests(result.run.result["tests"])
-    if result.skipped:
-        lines.append(f"  {_plural(len(result.skipped), 'broken image')} skipped: {out / 'skipped.csv'}")
-    if (annotators := result.run.annotator_table("annotators.csv")) is not None:
+    if result["val_accuracy"] is not None:
+        lines.append(f"  the model disagrees with {1 - result['val_accuracy']:.1%} of the validation labels")
+    unlabeled = sum(row["split"] == UNLABELED for row in rows)
+    if unscored := sum(row["label_quality"] is None for row in rows) - unlabeled:
+        lines.append(f"  {_plural(unscored, 'label')} without a score: too few examples of the class")
+    if unlabeled:
+        lines.append(f"  {_plural(unlabeled, 'example')} without a label, with suggestions: {out / 'unlabeled.csv'}")
+    lines += _tests(result["tests"])
+    if result["skipped"]:
+        lines.append(f"  {_plural(result['skipped'], 'broken image')} skipped: {out / 'skipped.csv'}")
+    if (annotators := run.annotator_table("annotators.csv")) is not None:
         lines.append(f"Annotators: {out / 'annotators.csv'} ({describe_annotators(annotators)})")
         lines.append(f"  where one more label helps most, and whom to ask: {out / 'ask_next.csv'}")
-    if count or len(result.doubtful):
+    if told.issues or told.doubtful:
         lines.append(f"Label issues: {out / 'label_issues.csv'}")
-    commands = next_commands(result.run)
+    commands = next_commands(run)
     width = max(len(command) for command, _ in commands)
-    lines += [*_issues(result), f"Report: {result.run.report_path}", "Next:"]
+    lines += [*_issues(run), f"Report: {run.report_path}", "Next:"]
     return "\n".join([*lines, *(f"  {command:<{width}}  # {what}" for command, what in commands)])
 
 
@@ -134,14 +135,14 @@ def describe_annotators(table: "pa.Table") -> str:
     return ", ".join([*parts, *([f"{copying:,} agree as if one copied the other"] if copying else [])])
 
 
-def _issues(result: "CleanResult") -> list[str]:
+def _issues(run: "Run") -> list[str]:
     """Return the number of other issues by kind, and where the list is."""
-    counts = Counter(result.issues.filter(result.issues["flag"])["issue"].to_pylist())
+    counts = {name: count for name, count in run.result["other_issues"].items() if count}
     names = {"ambiguous": "ambiguous example", "leakage": "leaked test example", "class_quality": "low-quality class"}
     names |= {"image_quality": "low-quality image", "column_quality": "low-quality column"}
     names |= {"slice": "poorly labeled slice"}
     kinds = ", ".join(_plural(count, names.get(name, name.replace("_", " "))) for name, count in counts.items())
-    return [f"Other issues: {result.run.folder / 'issues.csv'} ({kinds})"] if counts else []
+    return [f"Other issues: {run.folder / 'issues.csv'} ({kinds})"] if counts else []
 
 
 def _tests(tests: Mapping[str, Any]) -> list[str]:
@@ -156,8 +157,12 @@ def _tests(tests: Mapping[str, Any]) -> list[str]:
     return [line]
 
 
-def _pairs(result: "CleanResult") -> str:
-    pairs = result.pairs()
+def _pairs(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many label issues the most frequent pairs of given and suggested class have."""
+    labels = (
+        [str(row.get(f"{kind}_label_name", row[f"{kind}_label"])) for kind in ("given", "suggested")] for row in rows
+    )
+    pairs = Counter((given, suggested) for given, suggested in labels).most_common()
     shown = [f"{_short(given)} -> {_short(suggested)} ({count:,})" for (given, suggested), count in pairs[:_MAX_PAIRS]]
     if rest := pairs[_MAX_PAIRS:]:
         shown.append(f"{_plural(len(rest), 'other pair')} ({sum(count for _, count in rest):,})")
