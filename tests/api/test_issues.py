@@ -12,7 +12,7 @@ import unflip
 from helpers import Outcome, blobs, write_npz
 from pictures import write_picture
 from unflip.api.clean import plan_cleaning
-from unflip.cli.clean import summary
+from unflip.cli.clean import _pairs, summary
 from unflip.data.arrays import read_npz
 from unflip.errors import ConfigError
 
@@ -47,6 +47,12 @@ def test_clean_writes_returns_and_summarizes_issues(tmp_path: Path) -> None:
     assert "outliers" in told
     assert "1 low-quality class" in told
     assert str(tmp_path / "run" / "issues.csv") in told
+
+
+def test_the_most_frequent_pairs_are_told() -> None:
+    """Not more than three; the others are counted."""
+    told = _pairs(["a"] * 7, list("bcdefgh"))
+    assert told == "  a -> b (1), a -> c (1), a -> d (1), 4 other pairs (4)"
 
 
 def test_checks_can_be_skipped(tmp_path: Path, cli: Cli) -> None:

@@ -91,16 +91,20 @@ def annotators(
 
 def summary(run: "Run") -> str:
     """Return the results, where they are, and the next commands, in at most 15 lines."""
-    from unflip.report.run_report import next_commands
-    from unflip.runs.labels import REMOVED, UNLABELED
+    import numpy as np
 
-    out, result, told = run.folder, run.result, run.label_summary
-    rows = [row for row in run.labels().to_pylist() if row["split"] != REMOVED]
+    from unflip.report.run_report import next_commands
+    from unflip.runs.labels import REMOVED, UNLABELED, names_of
+
+    out, result, told, table = run.folder, run.result, run.label_summary, run.labels()
+    splits = np.array(table["split"].to_pylist())
+    table, unlabeled = table.filter(splits != REMOVED), int((splits == UNLABELED).sum())
     lines = [str(told)]
     if told.issues:
-        lines.append(_pairs([row for row in rows if row["is_label_issue"]]))
+        issues = table.filter(table["is_label_issue"])
+        lines.append(_pairs(*(names_of(issues, name).to_pylist() for name in ("given_label", "suggested_label"))))
     if told.reviewed or result["removed"]:
-        corrected = sum(row["reviewed"] and row["changed"] for row in rows)
+        corrected = int((table["reviewed"].to_numpy() & table["changed"].to_numpy()).sum())
         reviewed = f"  {_plural(told.reviewed, 'reviewed label')}, {corrected:,} corrected"
         lines.append(reviewed + (f"; {_plural(result['removed'], 'example')} removed" if result["removed"] else ""))
     if since := result["since_last"]:
@@ -108,8 +112,7 @@ def summary(run: "Run") -> str:
         lines.append(f"  since the last run: {new}, {since['gone']:,} gone")
     if result["val_accuracy"] is not None:
         lines.append(f"  the model disagrees with {1 - result['val_accuracy']:.1%} of the validation labels")
-    unlabeled = sum(row["split"] == UNLABELED for row in rows)
-    if unscored := sum(row["label_quality"] is None for row in rows) - unlabeled:
+    if unscored := table["label_quality"].null_count - unlabeled:
         lines.append(f"  {_plural(unscored, 'label')} without a score: too few examples of the class")
     if unlabeled:
         lines.append(f"  {_plural(unlabeled, 'example')} without a label, with suggestions: {out / 'unlabeled.csv'}")
@@ -157,13 +160,10 @@ def _tests(tests: Mapping[str, Any]) -> list[str]:
     return [line]
 
 
-def _pairs(rows: Sequence[Mapping[str, Any]]) -> str:
+def _pairs(given: Sequence[Any], suggested: Sequence[Any]) -> str:
     """Return how many label issues the most frequent pairs of given and suggested class have."""
-    labels = (
-        [str(row.get(f"{kind}_label_name", row[f"{kind}_label"])) for kind in ("given", "suggested")] for row in rows
-    )
-    pairs = Counter((given, suggested) for given, suggested in labels).most_common()
-    shown = [f"{_short(given)} -> {_short(suggested)} ({count:,})" for (given, suggested), count in pairs[:_MAX_PAIRS]]
+    pairs = Counter(zip(map(str, given), map(str, suggested), strict=True)).most_common()
+    shown = [f"{_short(one)} -> {_short(other)} ({count:,})" for (one, other), count in pairs[:_MAX_PAIRS]]
     if rest := pairs[_MAX_PAIRS:]:
         shown.append(f"{_plural(len(rest), 'other pair')} ({sum(count for _, count in rest):,})")
     return f"  {', '.join(shown)}"
