@@ -89,13 +89,8 @@ _EXAMPLES = (
     "data.skip_broken",
 )  # fmt: skip
 _LABELS = (
-    "data.labels",
-    "data.annotations",
-    "data.annotator_columns",
-    "data.unlabeled",
-    "data.ordinal",
-    "data.reviewed",
-)
+    "data.labels", "data.annotations", "data.annotator_columns", "data.unlabeled", "data.ordinal", "data.reviewed",
+)  # fmt: skip
 
 TRAIN = (
     *_LEARNING, *_LABELS, *_EXAMPLES, *_BACKBONE, "data.limit", "noise.recipe", "network", "sources.from_scratch",

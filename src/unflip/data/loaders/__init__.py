@@ -13,21 +13,10 @@ from unflip.data.options import DataOptions, ImageOptions
 from unflip.errors import ConfigError, InputError
 
 _log = logging.getLogger(__name__)
-FOR_ALL = frozenset(
-    {
-        "path",
-        "labels",
-        "annotations",
-        "unlabeled",
-        "ordinal",
-        "reviewed",
-        "limit",
-        "per_class",
-        "classes",
-        "val_fraction",
-        "groups",
-    }
-)
+FOR_ALL = frozenset((
+    "path", "labels", "annotations", "unlabeled", "ordinal", "reviewed", "limit", "per_class", "classes",
+    "val_fraction", "groups",
+))  # fmt: skip
 """Options for all data."""
 FOR_ROWS = frozenset({"standardize", "jitter"})
 """Options for rows of numbers."""
