@@ -105,7 +105,7 @@ def options() -> str:
 
 def method_sections() -> list[tuple[str, Any, list[str]]]:
     """Return the sections that methods read: name, options, and the methods."""
-    from unflip.methods import find_method
+    from unflip.methods.base import find_method
 
     found: dict[str, tuple[Any, list[str]]] = {}
     for name in methods.names():
@@ -116,8 +116,7 @@ def method_sections() -> list[tuple[str, Any, list[str]]]:
 
 
 def _options(section: str, fields: Mapping[str, Any], method: str | None = None) -> str:
-    from unflip.methods import find_method
-    from unflip.methods.base import RunShape
+    from unflip.methods.base import RunShape, find_method
 
     lr = cast("float", "optimizer.lr")
     shape = RunShape(1000, lr, of_rows=True)  # shows which defaults are the run's learning rate

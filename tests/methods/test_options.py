@@ -12,7 +12,8 @@ from unflip.api.options import TRAIN, option_tree
 from unflip.api.train import layers_of
 from unflip.engine.distributed import Distributed
 from unflip.engine.prepare import make_trainer, prepare_data
-from unflip.methods import calibrators, find_method, methods
+from unflip.methods import calibrators, methods
+from unflip.methods.base import find_method
 from unflip.options import Options
 from unflip.progress import Reporter
 

@@ -23,7 +23,7 @@ from unflip.data.matching import Keys
 from unflip.data.memory import ordered_classes, own_annotations, take_memory, written
 from unflip.data.options import DataOptions, ImageOptions
 from unflip.encoders.base import restore
-from unflip.encoders.table import encode_raw, text_columns
+from unflip.encoders.table import encode_raw, example_texts
 from unflip.engine.run import train_run
 from unflip.errors import ConfigError, InputError, RunFolderError, Stopped, unknown
 from unflip.files import write_json, write_text
@@ -284,7 +284,7 @@ def plan_cleaning(data: str | Path, out: str | Path, *, force: bool = False, **o
     width = int(np.prod(encoded.train.inputs.shape[1:]))
     what = f"{raw.name}: {count:,} examples with {width} features in {classes} classes"
     originals = _pictures(raw) or {name: part.inputs for name, part in raw.parts().items()}
-    texts = _texts(raw, encoded)
+    texts = example_texts(raw, encoded.encoding)
     return CleanPlan(run, config, execution, encoded, None, force, what, audit, track, originals, texts, earlier)
 
 
@@ -344,10 +344,3 @@ def _pictures(features: Dataset) -> dict[str, Inputs]:
     except (InputError, KeyError):  # the data, a split or an image is gone
         return {}
     return pictures
-
-
-def _texts(raw: Dataset, encoded: Dataset) -> dict[str, list[str]]:
-    """Return the text columns of a table, for all training and validation examples."""
-    names = text_columns(encoded.encoding) if encoded.encoding is not None else ()
-    tables = [part.inputs.table for part in (raw.train, raw.val) if part and isinstance(part.inputs, Table)]
-    return {name: [text for table in tables for text in table[name].to_pylist()] for name in names}

@@ -103,11 +103,8 @@ def table(
 
 
 def _counts(progress: "Progress") -> str:
-    from unflip.progress import duration
-
     done, running, failed = len(progress.seconds), len(progress.running), len(progress.failed)
-    left = f" (about {duration(progress.seconds_left() or 0)})" if progress.seconds and progress.left else ""
-    return f"{done} done, {running} running, {failed} failed, {progress.left} left{left}"
+    return f"{done} done, {running} running, {failed} failed, {progress.left} left"
 
 
 @paper_app.command()

@@ -112,6 +112,13 @@ def text_columns(encoding: Encoding) -> tuple[str, ...]:
     return tuple(column["name"] for column in columns if column["kind"] == "text")
 
 
+def example_texts(raw: Dataset, encoding: Encoding | None) -> dict[str, list[str]]:
+    """Return the text columns of a table, for all training and validation examples."""
+    names = text_columns(encoding) if encoding is not None else ()
+    tables = [part.inputs.table for part in (raw.train, raw.val) if part and isinstance(part.inputs, Table)]
+    return {name: [text for table in tables for text in table[name].to_pylist()] for name in names if tables}
+
+
 def encode_raw(raw: Dataset, options: DataOptions, track: Track = untracked) -> Dataset:
     """Replace the tables of a data set by features; the encoder is fitted to the training rows.
 

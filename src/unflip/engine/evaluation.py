@@ -1,10 +1,8 @@
 """Evaluation: accuracies, selection of the epoch and result.json; the only module that reads clean labels."""
 
 import platform
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -216,7 +214,6 @@ def make_result(
         "since_last": None,
         "seconds": state.seconds,
         "seconds_per_epoch": state.seconds / common.epochs,
-        "peak_rss_mb": _peak_rss_mb(),
         "versions": {
             "unflip": __version__,
             "torch": torch.__version__,
@@ -237,12 +234,3 @@ def _transition_error(estimate: Tensor | None, truth: Truth, labels: LabelStore,
         return None
     true = transition_matrix(truth.clean[rows], labels.given[rows], labels.num_classes)
     return float((estimate - true).abs().sum(1).mean() / 2)
-
-
-def _peak_rss_mb() -> float | None:
-    try:
-        resource = import_module("resource")
-    except ImportError:  # Windows has none
-        return None
-    peak: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if sys.platform == "darwin" else 2**10)

@@ -20,8 +20,7 @@ from unflip.engine.evaluation import check_selection
 from unflip.engine.inference import forward
 from unflip.engine.trainer import Trainer, lr_factor
 from unflip.errors import ConfigError
-from unflip.methods import find_method
-from unflip.methods.base import LabelStore, Standard, TrainContext
+from unflip.methods.base import LabelStore, Standard, TrainContext, find_method
 from unflip.nn.base import Network, build_network, initial_seed
 from unflip.nn.mlp import MLPOptions
 from unflip.options import Options

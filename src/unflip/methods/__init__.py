@@ -1,12 +1,6 @@
 """Methods for training with noisy labels, one file each, and their registry."""
 
-from typing import TYPE_CHECKING
-
-from unflip.errors import ConfigError, unknown
 from unflip.registry import Entry, Registry
-
-if TYPE_CHECKING:
-    from unflip.methods.base import MethodSpec
 
 methods = Registry(
     "method",
@@ -32,20 +26,3 @@ SUFFIXES = {"m": "mean", "c": "covariance"}
 """NAME-m and NAME-c are the method NAME with calibration."""
 calibrators = tuple(SUFFIXES.values())
 """Kinds of calibration; each has a section of options."""
-
-
-def find_method(name: str) -> "MethodSpec":
-    """Return the specification of a method by name; NAME-m and NAME-c add calibration to any method."""
-    from unflip.methods.base import MethodSpec
-
-    if name in methods:
-        part: MethodSpec | type = methods.load(name)
-        return part if isinstance(part, MethodSpec) else MethodSpec(name, part)
-    inner, _, suffix = name.rpartition("-")
-    if suffix in SUFFIXES and inner in methods:
-        from unflip.methods.mddc import calibrated
-
-        spec = find_method(inner)
-        return calibrated(spec.name, spec.method, SUFFIXES[suffix])
-    choices = [*methods.names(), *(f"{inner}-{suffix}" for suffix in SUFFIXES if inner in methods)]
-    raise ConfigError(f"{unknown('method', name, choices)} (NAME-m and NAME-c add calibration)")

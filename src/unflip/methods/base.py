@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unflip.compute import generator, num_processes
-from unflip.errors import ConfigError, InputError
+from unflip.errors import ConfigError, InputError, unknown
+from unflip.methods import SUFFIXES, methods
 from unflip.nn.base import Ensemble, Network
 from unflip.options import Options
 from unflip.stats.annotators import Annotations, AnnotatorFit
@@ -515,7 +516,7 @@ class Standard(Method):
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """A method by name; see :func:`unflip.methods.find_method`."""
+    """A method by name; see :func:`find_method`."""
 
     name: str  # also the name of its configuration section
     method: type[Method]
@@ -536,6 +537,21 @@ class MethodSpec:
     def check(self, options: Mapping[str, Options], epochs: int) -> None:
         """Raise ConfigError if options do not fit the number of epochs."""
         self.method.check_options(self.name, options[self.name], epochs)
+
+
+def find_method(name: str) -> MethodSpec:
+    """Return the specification of a method by name; NAME-m and NAME-c add calibration to any method."""
+    if name in methods:
+        part: MethodSpec | type = methods.load(name)
+        return part if isinstance(part, MethodSpec) else MethodSpec(name, part)
+    inner, _, suffix = name.rpartition("-")
+    if suffix in SUFFIXES and inner in methods:
+        from unflip.methods.mddc import calibrated
+
+        spec = find_method(inner)
+        return calibrated(spec.name, spec.method, SUFFIXES[suffix])
+    choices = [*methods.names(), *(f"{inner}-{suffix}" for suffix in SUFFIXES if inner in methods)]
+    raise ConfigError(f"{unknown('method', name, choices)} (NAME-m and NAME-c add calibration)")
 
 
 def storage_dtype(values: int) -> torch.dtype:

@@ -206,16 +206,9 @@ class DistributionCalibration:
     ) -> None:
         sampling = {key: options.pop(key) for key in SampleOptions.model_fields if key in options}
         chosen = check_options(SampleOptions, sampling)
-        if isinstance(kind, str):
-            if kind not in _KINDS:
-                raise ConfigError(unknown("kind", kind, _KINDS))
-            form = _KINDS[kind]
-            keys = [*SampleOptions.model_fields, *form.Options.model_fields]
-            calibrator: Calibrator = form(check_options(form.Options, options, keys=keys))  # type: ignore[arg-type]
-        elif options:
+        calibrator = _make_calibrator(kind, options) if isinstance(kind, str) else kind
+        if options and not isinstance(kind, str):
             raise ConfigError(unknown("option", next(iter(options)), SampleOptions.model_fields))
-        else:
-            calibrator = kind
         self.head, self.num_classes, self.calibrator = head, num_classes, calibrator
         self.batch_size, self.seed, self.position = batch_size, seed, position
         self.optimizer = optimizer or torch.optim.SGD(
@@ -345,6 +338,14 @@ class DistributionCalibration:
         self.scores.clear()
         self.scores.update(state["scores"])
         self.steps = state["steps"]
+
+
+def _make_calibrator(kind: str, options: Mapping[str, Any]) -> Calibrator:
+    if kind not in _KINDS:
+        raise ConfigError(unknown("kind", kind, _KINDS))
+    form = _KINDS[kind]
+    keys = [*SampleOptions.model_fields, *form.Options.model_fields]
+    return form(check_options(form.Options, options, keys=keys))  # type: ignore[arg-type]
 
 
 def candidate_pairs(calibrator: Calibrator, options: SampleOptions) -> list[tuple[float, float]]:

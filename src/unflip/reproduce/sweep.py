@@ -13,7 +13,6 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -54,12 +53,6 @@ class Progress:
     def left(self) -> int:
         """Number of cells that have not started yet."""
         return len(self.cells) - len(self.seconds) - len(self.running) - len(self.failed)
-
-    def seconds_left(self) -> float | None:
-        """Estimate the remaining time from the mean of the finished cells; None if there are none."""
-        if not self.seconds:
-            return None
-        return fmean(self.seconds.values()) * (self.left + len(self.running)) / self.jobs
 
 
 Callback = Callable[[Progress, str | None], None]
