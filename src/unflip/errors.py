@@ -63,6 +63,21 @@ def one_line(text: str) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in _BREAKS.sub(" ", text.strip()))
 
 
+def shorten(text: str, max_chars: int = 20) -> str:
+    """Return text from data on one line of at most ``max_chars`` characters."""
+    text = one_line(text)
+    return text if len(text) <= max_chars else f"{text[: max_chars - 3]}..."
+
+
+def count_of(number: int, noun: str) -> str:
+    """Return a number with a noun, in the plural unless it is one.
+
+    >>> count_of(2, "low-quality class"), count_of(1, "outlier")
+    ('2 low-quality classes', '1 outlier')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
+
+
 def check_text(name: str, what: str) -> None:
     """Raise InputError if a file name is not valid UTF-8."""
     try:

@@ -210,7 +210,7 @@ WRITING: dict[str, list[str]] = {
     "tasks.json": ["export", "RUN", "--format", "label-studio", "--out", "OUT"],
     "report.html": ["report", "RUN", "--out", "OUT"],
     "noise.npy": ["corrupt", "--data", "noisy.npz", "--noise", "sym:0.3", "--out", "OUT", "--quiet"],
-    "noise.txt": ["corrupt", "--data", "noisy.npz", "--noise", "sym:0.3", "--out", "OUT", "--quiet"],
+    "noise.csv": ["corrupt", "--data", "noisy.npz", "--noise", "sym:0.3", "--out", "OUT", "--quiet"],
     "features.npz": ["embed", "photos", "--backbone", "tiny", "--out", "OUT", "--device", "cpu", "--quiet"],
 }
 

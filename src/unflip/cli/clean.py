@@ -9,7 +9,7 @@ import typer
 
 from unflip.api.options import CLEAN
 from unflip.cli.flags import DryRun, Quiet, takes
-from unflip.errors import one_line
+from unflip.errors import count_of, shorten
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,20 +105,20 @@ def summary(run: "Run") -> str:
         lines.append(_pairs(*(names_of(issues, name).to_pylist() for name in ("given_label", "suggested_label"))))
     if told.reviewed or result["removed"]:
         corrected = int((table["reviewed"].to_numpy() & table["changed"].to_numpy()).sum())
-        reviewed = f"  {_plural(told.reviewed, 'reviewed label')}, {corrected:,} corrected"
-        lines.append(reviewed + (f"; {_plural(result['removed'], 'example')} removed" if result["removed"] else ""))
+        reviewed = f"  {count_of(told.reviewed, 'reviewed label')}, {corrected:,} corrected"
+        lines.append(reviewed + (f"; {count_of(result['removed'], 'example')} removed" if result["removed"] else ""))
     if since := result["since_last"]:
-        new = f"{_plural(since['new'], 'new example')} ({_plural(since['label_issues'], 'label issue')})"
+        new = f"{count_of(since['new'], 'new example')} ({count_of(since['label_issues'], 'label issue')})"
         lines.append(f"  since the last run: {new}, {since['gone']:,} gone")
     if result["val_accuracy"] is not None:
         lines.append(f"  the model disagrees with {1 - result['val_accuracy']:.1%} of the validation labels")
     if unscored := table["label_quality"].null_count - unlabeled:
-        lines.append(f"  {_plural(unscored, 'label')} without a score: too few examples of the class")
+        lines.append(f"  {count_of(unscored, 'label')} without a score: too few examples of the class")
     if unlabeled:
-        lines.append(f"  {_plural(unlabeled, 'example')} without a label, with suggestions: {out / 'unlabeled.csv'}")
+        lines.append(f"  {count_of(unlabeled, 'example')} without a label, with suggestions: {out / 'unlabeled.csv'}")
     lines += _tests(result["tests"])
     if result["skipped"]:
-        lines.append(f"  {_plural(result['skipped'], 'broken image')} skipped: {out / 'skipped.csv'}")
+        lines.append(f"  {count_of(result['skipped'], 'broken image')} skipped: {out / 'skipped.csv'}")
     if (annotators := run.annotator_table("annotators.csv")) is not None:
         lines.append(f"Annotators: {out / 'annotators.csv'} ({describe_annotators(annotators)})")
         lines.append(f"  where one more label helps most, and whom to ask: {out / 'ask_next.csv'}")
@@ -134,7 +134,7 @@ def describe_annotators(table: "pa.Table") -> str:
     """Return how many annotators there are, and what is odd about them."""
     copying = sum(bool(cell) for cell in table["copies"].to_pylist())
     guessing = sum(table["no_better_than_chance"].to_pylist())
-    parts = [_plural(len(table), "annotator"), *([f"{guessing:,} no better than chance"] if guessing else [])]
+    parts = [count_of(len(table), "annotator"), *([f"{guessing:,} no better than chance"] if guessing else [])]
     return ", ".join([*parts, *([f"{copying:,} agree as if one copied the other"] if copying else [])])
 
 
@@ -144,7 +144,7 @@ def _issues(run: "Run") -> list[str]:
     names = {"ambiguous": "ambiguous example", "leakage": "leaked test example", "class_quality": "low-quality class"}
     names |= {"image_quality": "low-quality image", "column_quality": "low-quality column"}
     names |= {"slice": "poorly labeled slice"}
-    kinds = ", ".join(_plural(count, names.get(name, name.replace("_", " "))) for name, count in counts.items())
+    kinds = ", ".join(count_of(count, names.get(name, name.replace("_", " "))) for name, count in counts.items())
     return [f"Other issues: {run.folder / 'issues.csv'} ({kinds})"] if counts else []
 
 
@@ -155,7 +155,7 @@ def _tests(tests: Mapping[str, Any]) -> list[str]:
     name, test = next(iter(tests.items()))
     line = f"  test accuracy {test['top1']:.1%} ('{name}'; its labels are not checked)"
     if leaked := test.get("leaked"):
-        clean, what = test["top1_without_leakage"], _plural(leaked, "leaked example")
+        clean, what = test["top1_without_leakage"], count_of(leaked, "leaked example")
         line += f", {clean:.1%} without {what}" if clean is not None else f", all {what}"
     return [line]
 
@@ -163,21 +163,8 @@ def _tests(tests: Mapping[str, Any]) -> list[str]:
 def _pairs(given: Sequence[Any], suggested: Sequence[Any]) -> str:
     """Return how many label issues the most frequent pairs of given and suggested class have."""
     pairs = Counter(zip(map(str, given), map(str, suggested), strict=True)).most_common()
-    shown = [f"{_short(one)} -> {_short(other)} ({count:,})" for (one, other), count in pairs[:_MAX_PAIRS]]
+    names = [[shorten(name, _MAX_NAME) for name in pair] for pair, _ in pairs[:_MAX_PAIRS]]
+    shown = [f"{' -> '.join(pair)} ({count:,})" for pair, (_, count) in zip(names, pairs, strict=False)]
     if rest := pairs[_MAX_PAIRS:]:
-        shown.append(f"{_plural(len(rest), 'other pair')} ({sum(count for _, count in rest):,})")
+        shown.append(f"{count_of(len(rest), 'other pair')} ({sum(count for _, count in rest):,})")
     return f"  {', '.join(shown)}"
-
-
-def _short(name: str) -> str:
-    name = one_line(name)
-    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 3]}..."
-
-
-def _plural(count: int, noun: str) -> str:
-    """Return a count with its noun.
-
-    >>> _plural(2, "low-quality class"), _plural(1, "outlier")
-    ('2 low-quality classes', '1 outlier')
-    """
-    return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"

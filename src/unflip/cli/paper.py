@@ -13,14 +13,6 @@ if TYPE_CHECKING:
 
 paper_app = typer.Typer(help="Reproduce the paper: sweeps and tables.", no_args_is_help=True)
 
-Results = Annotated[
-    list[Path] | None, typer.Option(help="A results.jsonl, or the folder of a sweep; repeatable.", metavar="PATH")
-]
-Where = Annotated[
-    list[str] | None,
-    typer.Option(help="Use only results with this value, such as epochs=15; repeatable.", metavar="KEY=VALUE"),
-]
-
 
 @paper_app.command()
 def sweep(
@@ -78,7 +70,9 @@ def sweep(
 @paper_app.command()
 def table(
     name: Annotated[str, typer.Argument(help="Number of a table of the paper: 1 to 6.")],
-    results: Results = None,
+    results: Annotated[
+        list[Path] | None, typer.Option(help="A results.jsonl, or the folder of a sweep; repeatable.", metavar="PATH")
+    ] = None,
     show: Annotated[
         str,
         typer.Option(
@@ -89,7 +83,10 @@ def table(
     ] = "selected",
     paper: Annotated[bool, typer.Option(help="Show the paper's numbers.")] = True,
     methods: Annotated[str | None, typer.Option(help="Methods, separated by commas; default: the paper's.")] = None,
-    where: Where = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(help="Use only results with this value, such as epochs=15; repeatable.", metavar="KEY=VALUE"),
+    ] = None,
 ) -> None:
     """Print a table of the paper next to your results, with differences and missing cells.
 

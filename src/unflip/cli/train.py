@@ -51,7 +51,7 @@ def embed(
 def corrupt(
     data: Annotated[str, typer.Option(help="Feature arrays with clean train_labels, or the built-in data set digits.")],
     noise: Annotated[str, typer.Option(help="Noise recipe: steps joined by +.", metavar="RECIPE")],
-    out: Annotated[Path, typer.Option(help="Output labels: .npy, .csv or .txt; .json goes next to it.")],
+    out: Annotated[Path, typer.Option(help="Output labels: .npy or .csv; .json goes next to it.")],
     save_posterior: Annotated[Path | None, typer.Option(help="Write the estimated posteriors to this .npy.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     quiet: Quiet = False,

@@ -15,9 +15,9 @@ from unflip.data.dataset import Dataset, Encoding, Split
 from unflip.data.options import DataOptions
 from unflip.data.split import content_hash, row_hashes
 from unflip.encoders.base import Encoded, Encoder
-from unflip.encoders.columns import Column, ColumnChoices, count_of, fit_column, restore_column, shorten
+from unflip.encoders.columns import Column, ColumnChoices, fit_column, restore_column
 from unflip.encoders.reading import kind_of, normalize_cells
-from unflip.errors import InputError, UnflipWarning, one_line
+from unflip.errors import InputError, UnflipWarning, count_of, one_line, shorten
 from unflip.progress import Track, untracked
 
 _MAX_LISTED = 20  # columns in an error message

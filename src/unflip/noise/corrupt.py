@@ -7,24 +7,15 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+import unflip.noise.transition as transition
 from unflip.compute import generator
 from unflip.errors import ConfigError, InputError
 from unflip.noise.pmd import check_posterior, pmd
 from unflip.noise.recipe import Recipe, Step, parse
-from unflip.noise.transition import (
-    apply_matrix,
-    asymmetric,
-    check_labels,
-    check_matrix,
-    cycle_map,
-    pair,
-    pairs_map,
-    symmetric,
-)
 
 T = TypeVar("T")
 
-_FORMULAS = {"sym": symmetric, "pair": pair}
+_FORMULAS = {"sym": transition.symmetric, "pair": transition.pair}
 _DIGITS = 6  # decimals of rates in the record
 
 
@@ -109,10 +100,10 @@ def corrupt(
         base_labels: labels (n,) to which the first step is applied; by default the clean ones.
         relations: class map, superclasses or matrix, for ``asym`` and ``matrix`` steps.
     """
-    clean = check_labels(clean_labels, num_classes, what="clean labels")
+    clean = transition.check_labels(clean_labels, num_classes, what="clean labels")
     labels = clean
     if base_labels is not None:
-        labels = check_labels(base_labels, num_classes, what="base labels", clean=clean)
+        labels = transition.check_labels(base_labels, num_classes, what="base labels", clean=clean)
     steps: list[dict[str, Any]] = []
     for position, step in enumerate(recipe.steps):
         draws = generator(seed, "noise", position, step.name)
@@ -152,14 +143,14 @@ def _class_step(
     details: dict[str, Any] = {}
     if step.level is None:
         matrix = _needed(relations.matrix, step, "a transition matrix", "--matrix FILE.npy", "matrix=FILE.npy")
-        matrix = check_matrix(matrix, num_classes)
+        matrix = transition.check_matrix(matrix, num_classes)
     elif step.name in _FORMULAS:
         matrix = _FORMULAS[step.name](num_classes, step.level)
     else:
         class_map = _class_map(step, relations, num_classes, draws)
-        matrix = asymmetric(num_classes, step.level, class_map)
+        matrix = transition.asymmetric(num_classes, step.level, class_map)
         details["class_map"] = {str(source): target for source, target in sorted(class_map.items())}
-    noisy = apply_matrix(labels, matrix, draws)
+    noisy = transition.apply_matrix(labels, matrix, draws)
     # The realized level: the share of changed labels among the classes that the step can change.
     may_change = (matrix.diagonal() < 1)[labels]
     return noisy, {"realized": _share((noisy != labels)[may_change])} | details
@@ -174,8 +165,8 @@ def _class_map(step: Step, relations: ClassRelations, num_classes: int, draws: t
     if len(superclasses) != num_classes:
         raise InputError(f"superclasses of {len(superclasses)} classes; the data have {num_classes}")
     if step.name == "asym-cycle":
-        return cycle_map(superclasses)
-    return pairs_map(superclasses, draws)
+        return transition.cycle_map(superclasses)
+    return transition.pairs_map(superclasses, draws)
 
 
 def _needed(value: T | None, step: Step, what: str, flag: str | None = None, key: str | None = None) -> T:
