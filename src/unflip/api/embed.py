@@ -28,22 +28,10 @@ from unflip.data.dataset import Dataset, Encoding, Inputs, Split
 from unflip.data.files import BrokenImageError, ImageFiles, ResizeCrop, Skipped, make_pool
 from unflip.data.images import check_broken
 from unflip.data.loaders import check_used, load_raw
-from unflip.data.loaders.arrays import (
-    DIGESTS,
-    IMAGE_STATS,
-    STATES,
-    FeatureOrigin,
-    read_origin,
-    write_features,
-)
+from unflip.data.loaders.arrays import DIGESTS, IMAGE_STATS, STATES, FeatureOrigin, read_origin, write_features
 from unflip.data.options import DataOptions
 from unflip.data.split import row_hashes
-from unflip.encoders.image import (
-    Embedded,
-    ImageEncoder,
-    embed_part,
-    image_options,
-)
+from unflip.encoders.image import Embedded, ImageEncoder, embed_part, image_options, read_batches
 from unflip.errors import ConfigError, InputError, RunFolderError, Stopped
 from unflip.files import LOCK, Interruption, locked, naming_target, remove_partial
 from unflip.progress import Track, make_reporter
@@ -56,6 +44,8 @@ EMBEDDING_USES = ("image_size", "image_resize", "resample")
 """Data options that apply to images of every loader."""
 PART = 1024
 """Number of images in a part."""
+SAMPLE_IMAGES = 256
+"""Number of images of each split that are read before anything is computed."""
 _PER_IMAGE = ("digests", "image_stats")
 _PART_FILES = "[0-9a-f]" * 16 + "-" + "[0-9a-f]" * 16 + ".npz"  # hashes of the recipe and of the states
 
@@ -180,6 +170,7 @@ def plan_embedding(
     plan = EmbedPlan(out, origin, raw, sets, cache, options, execution.quiet, encoder)
     if plan.finished is None:
         cache.add_file(out, encoding)
+        plan.check_sample()
     return plan
 
 
@@ -222,6 +213,16 @@ class EmbedPlan:
     def new(self) -> int:
         """Number of images that have yet to be embedded."""
         return sum(len(self.cache.missing(part.states)) for part in self.sets.values())
+
+    def check_sample(self) -> None:
+        """Read some images of each split, so that broken data is reported before anything is written or replaced."""
+        for name, images in self._files.items():
+            rows = torch.arange(count := min(len(images), SAMPLE_IMAGES)) * len(images) // count
+            source = self.encoder.source(images, self.options.workers)
+            batches = read_batches(source, rows.split(self.encoder.batch_size))
+            broken = {row: reason for _, reasons in batches for row, reason in reasons.items()}
+            if len(rows) == len(images) or not self.options.skip_broken:
+                check_broken(name, images, broken, self.options)
 
     def run(self) -> EmbedResult:
         """Compute the missing parts, write the file, and update its labels."""

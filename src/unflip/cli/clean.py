@@ -94,14 +94,15 @@ def summary(run: "Run") -> str:
     import numpy as np
 
     from unflip.report.run_report import next_commands
-    from unflip.runs.labels import REMOVED, UNLABELED, names_of
+    from unflip.runs.labels import REMOVED, UNLABELED, label_issue_mask, lowest_quality_first, names_of
 
     out, result, told, table = run.folder, run.result, run.label_summary, run.labels()
     splits = np.array(table["split"].to_pylist())
     table, unlabeled = table.filter(splits != REMOVED), int((splits == UNLABELED).sum())
     lines = [str(told)]
     if told.issues:
-        issues = table.filter(table["is_label_issue"])
+        order = lowest_quality_first(table)
+        issues = table.take(order[label_issue_mask(table)[order]])
         lines.append(_pairs(*(names_of(issues, name).to_pylist() for name in ("given_label", "suggested_label"))))
     if told.reviewed or result["removed"]:
         corrected = int((table["reviewed"].to_numpy() & table["changed"].to_numpy()).sum())
