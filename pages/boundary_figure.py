@@ -17,12 +17,12 @@ from matplotlib.axes import Axes
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
+from definition_1 import BinaryPmd
+from drawing import COLORS, make_panels, save
+from shift_figure import ellipse
 from unflip.compute import generator
 from unflip.methods.losses import cross_entropy
 from unflip.methods.mddc import CovarianceCalibrator, CovarianceOptions, MeanCalibrator, MeanOptions
-from unflip.noise.pmd import BinaryPmd
-from unflip.report.figures import COLORS, make_panels, save
-from unflip.reproduce.shift import ellipse
 from unflip.stats.gaussians import ClassGaussians
 
 MEANS = torch.tensor([[-1.2, 0.0], [1.2, 0.0]])

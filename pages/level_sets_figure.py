@@ -13,11 +13,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from definition_1 import BinaryPmd
+from drawing import COLORS, make_panels, save
 from unflip.compute import generator
 from unflip.methods.base import LabelStore
 from unflip.methods.plc import CorrectionOptions, Corrector
-from unflip.noise.pmd import BinaryPmd
-from unflip.report.figures import COLORS, make_panels, save
 
 NOISE = BinaryPmd(t0=0.42, c1=10.0, c2=1.0, level=0.55)
 """Noise by Definition 1 that is unrestricted almost everywhere, with more wrong than correct labels there."""

@@ -85,8 +85,7 @@ def _command(name: str, command: Any) -> str:
 
 def options() -> str:
     """Return a section for every part of the configuration with its options."""
-    from unflip.data import datasets  # not at the top: some import torch, which most parts do without
-    from unflip.nn import networks
+    from unflip.nn import networks  # not at the top: it imports torch, which most parts do without
     from unflip.runs.options import Common
 
     run = {key: field for key, field in Common.model_fields.items() if key not in ("data", "noise", "optimizer")}
@@ -97,12 +96,10 @@ def options() -> str:
     for section, kind, users in method_sections():
         text = f"Of {', '.join(f'`{name}`' for name in users)}."
         blocks.append(f"## {section}\n\n{text}\n\n{_options(section, kind.model_fields, users[0])}")
-    parts = [("network", networks, "timm:resnet18"), ("data", datasets, "")]
-    for title, registry, member in parts:
-        for name in registry.names():
-            fields = registry.load(member if name == "timm" else name).Options.model_fields
-            if fields:
-                blocks.append(f"## {name}\n\nOf `--{title} {name}`.\n\n{_options(name, fields)}")
+    for name in networks.names():
+        fields = networks.load("timm:resnet18" if name == "timm" else name).Options.model_fields
+        if fields:
+            blocks.append(f"## {name}\n\nOf `--network {name}`.\n\n{_options(name, fields)}")
     return "\n\n".join(blocks)
 
 

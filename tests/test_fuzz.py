@@ -123,8 +123,8 @@ def test_feature_archives(tmp_path: Path, places: list[tuple[float, int]], lengt
 def test_manifests(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "manifest.csv"
     path.write_bytes(content)
-    ours(lambda: manifest.load(path, DataOptions(path=str(path)), Options()))
-    ours(lambda: table.load(path, DataOptions(path=str(path)), Options()))
+    ours(lambda: manifest.load(path, DataOptions(path=str(path))))
+    ours(lambda: table.load(path, DataOptions(path=str(path))))
 
 
 COLUMNS = st.sampled_from(
@@ -144,8 +144,8 @@ def test_parquet_manifests(
     path = tmp_path / "manifest.parquet"
     pyarrow.parquet.write_table(pa.table(columns), path)
     path.write_bytes(spoilt(path.read_bytes(), places, length))
-    ours(lambda: manifest.load(path, DataOptions(path=str(path)), Options()))
-    ours(lambda: table.load(path, DataOptions(path=str(path)), Options()))
+    ours(lambda: manifest.load(path, DataOptions(path=str(path))))
+    ours(lambda: table.load(path, DataOptions(path=str(path))))
 
 
 STEPS = st.lists(

@@ -144,7 +144,7 @@ def test_noisy_labels_keep_the_numbers_of_classes(numbered: Path, tmp_path: Path
     settings = {"data.labels": str(out)}
     run = quick_train(numbered, tmp_path / "run", method="standard", epochs=1, settings=settings)
     assert run.class_names == ["2", "3", "10"]
-    assert run.result["noise_rate"] == pytest.approx(made.measured.rate)
+    assert run.result["noise_rate"] == pytest.approx(made.noise_rate)
 
 
 def probabilities() -> tuple[np.ndarray, np.ndarray]:

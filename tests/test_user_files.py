@@ -119,8 +119,6 @@ COMMANDS: list[list[str]] = [
     ["export", "run", "--out", "tasks.json", "--format", "label-studio"],
     ["report", "run"],
     ["report", "run", "--out", "page.html"],
-    ["paper", "figure", "curves", "--run", "run", "--out", "figure.png"],
-    ["paper", "figure", "pmd", "--out", "run/report.png"],
     ["review", "run", "--export", "reviewed.csv"],
     ["review", "run", "--export", "run/labels.csv"],
     ["paper", "sweep", "smoke/digits", "--out", ".", "--quiet"],
@@ -164,7 +162,7 @@ def test_without_force_nothing_that_is_there_changes(cli: Cli, home: Path, comma
 
 @pytest.mark.parametrize(
     "command",
-    [words for words in COMMANDS if words[0] in FORCED or "figure" in words],
+    [words for words in COMMANDS if words[0] in FORCED],
     ids=lambda words: " ".join(words[:6]),
 )
 def test_force_replaces_what_it_names_and_nothing_else(cli: Cli, home: Path, command: list[str]) -> None:
@@ -190,7 +188,7 @@ def test_a_second_forced_run_keeps_the_files_that_came_in_between(cli: Cli, home
         assert (home / "run" / f"my-{turn}.csv").read_text() == "mine"
 
 
-@pytest.mark.parametrize("name", ["labels.npy", "labels.json", "demo.png", "standard"])
+@pytest.mark.parametrize("name", ["labels.npy", "labels.json", "standard"])
 def test_the_demo_replaces_only_what_a_demo_wrote(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, features: Path, name: str
 ) -> None:
@@ -214,7 +212,7 @@ def test_a_second_demo_replaces_the_first(cli: Cli, tmp_path: Path, monkeypatch:
     for _ in range(2):
         done = cli("demo", "--out", tmp_path / "demo")
         assert done.code == 0, done.err
-        assert "suggested label" in done.out.partition("demo.png")[2]
+        assert "suggested label" in done.out
         assert done.out.rstrip().endswith("report.html")
         (tmp_path / "demo" / "notes.txt").write_text("mine")
 

@@ -72,6 +72,12 @@ def one_line(text: str) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in _BREAKS.sub(" ", text.strip()))
 
 
+def shorten(text: str, max_chars: int = 20) -> str:
+    """Return text from data on one line of at most ``max_chars`` characters."""
+    text = one_line(text)
+    return text if len(text) <= max_chars else f"{text[: max_chars - 3]}..."
+
+
 def check_text(name: str, what: str) -> None:
     """Raise InputError if a file name is not valid UTF-8."""
     try:

@@ -208,7 +208,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         self.noise_rate_ = np.nan if summary.noise_rate is None else summary.noise_rate
         self.noise_rate_interval_ = (summary.low / max(1, summary.scored), summary.high / max(1, summary.scored))
         self.annotators_ = None if done.annotators is None else done.annotators.annotators
-        self.transition_ = unknown if done.noise is None else done.noise.matrix.numpy()
+        self.transition_ = unknown if done.transition is None else done.transition.numpy()
         return self
 
     def _configure(self, count: int, data: Tree) -> RunConfig:

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from unflip.errors import ConfigError, unknown
 
@@ -17,6 +17,13 @@ class Options(BaseModel):
     )
 
 
+def _split_commas(names: Any) -> list[str]:
+    listed = [names] if isinstance(names, str) else names
+    return [column.strip() for name in listed for column in str(name).split(",")]
+
+
+CommaSeparated = Annotated[tuple[str, ...], BeforeValidator(_split_commas)]
+"""Names, which may also be written as ``a,b,c``."""
 _Model = TypeVar("_Model", bound=Options)
 
 

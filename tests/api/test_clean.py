@@ -634,7 +634,6 @@ def test_clean_takes_a_configuration_and_settings(cli: Cli, tmp_path: Path) -> N
     ("setting", "said"),
     [
         ("mlp.hiden=[3]", "did you mean 'mlp.hidden'"),
-        ("clothing1m.trian=clean", "did you mean 'clothing1m.train'"),
         ("plc.warmup=1", "section 'plc' is not used"),
         ("data.image_size=64", "data.image_size is not used"),
         ("data=3", "data = 3: must be a section"),

@@ -51,37 +51,13 @@ def test_quality_that_is_not_known_is_empty_rather_than_zero(
 ) -> None:
     copy = Run(Path(shutil.copytree(run.folder, tmp_path / "run")))
     forget_quality(copy.folder, [3, 140])
-    for form, name, column in (("csv", "l.csv", "label_quality"), ("cleanlab", "c.csv", "label_quality")):
-        with exported(cli, copy, form, tmp_path / name).open(encoding="utf-8", newline="") as file:
-            assert [i for i, row in enumerate(csv.DictReader(file)) if row[column] == ""] == [3, 140]
+    with exported(cli, copy, "csv", tmp_path / "l.csv").open(encoding="utf-8", newline="") as file:
+        assert [i for i, row in enumerate(csv.DictReader(file)) if row["label_quality"] == ""] == [3, 140]
     lines = exported(cli, copy, "jsonl", tmp_path / "l.jsonl").read_text("utf-8").splitlines()
     assert [i for i, line in enumerate(lines) if json.loads(line)["label_quality"] is None] == [3, 140]
     assert json.loads(lines[0])["gaussian_prob_given"] is None
     tasks = json.loads(exported(cli, copy, "label-studio", tmp_path / "tasks.json").read_text("utf-8"))
     assert [i for i, task in enumerate(tasks) if task["data"]["label_quality"] is None] == [3, 140]
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_cleanlabs_columns_are_what_it_calls_them(
-    cli: Callable[..., Outcome], run: Run, tmp_path: Path, suffix: str
-) -> None:
-    out = exported(cli, run, "cleanlab", tmp_path / f"issues{suffix}")
-    if suffix == ".csv":
-        with out.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-    else:
-        rows = pyarrow.parquet.read_table(out).to_pylist()
-    labels = run.labels().to_pylist()
-    assert list(rows[0]) == ["is_label_issue", "label_quality", "given_label", "predicted_label"]
-    assert len(rows) == 150
-    for row, label in zip(rows, labels, strict=True):
-        assert str(row["is_label_issue"]).lower() == str(label["given_label"] != label["suggested_label"]).lower()
-        assert float(row["label_quality"]) == pytest.approx(label["label_quality"])
-        assert (row["given_label"], row["predicted_label"]) == (
-            label["given_label_name"],
-            label["suggested_label_name"],
-        )
-    assert any(label["given_label"] != label["suggested_label"] for label in labels)
 
 
 def test_label_studio_gets_a_task_an_example_with_a_prediction(
@@ -150,7 +126,7 @@ def test_fiftyone_gets_suggested_labels_by_path(cli: Callable[..., Outcome], run
 
 def test_classes_without_names_are_numbers(cli: Callable[..., Outcome], features: Path, tmp_path: Path) -> None:
     run = quick_train(features, tmp_path / "run", epochs=1)
-    answer = cli("export", run.folder, "--format", "cleanlab", "--out", tmp_path / "issues.parquet")
+    answer = cli("export", run.folder, "--out", tmp_path / "issues.parquet")
     assert answer.code == 0
     assert pyarrow.parquet.read_table(tmp_path / "issues.parquet")["given_label"].to_pylist() == (
         blobs()["train_labels"].tolist()
@@ -170,7 +146,6 @@ def test_a_prefix_that_nothing_uses_is_refused(cli: Callable[..., Outcome], run:
         ("cvs", "l.csv", "unknown format 'cvs', did you mean 'csv'"),
         ("csv", "l.txt", "cannot write '.txt'; use .csv"),
         ("label-studio", "l.csv", "cannot write '.csv'; use .json"),
-        ("cleanlab", "l.jsonl", "cannot write '.jsonl'; use .csv or .parquet"),
         ("csv", "nowhere/l.csv", "nowhere does not exist"),
     ],
 )
@@ -210,10 +185,6 @@ def test_issues_and_removals_are_known_to_every_format(cli: Callable[..., Outcom
     assert [i for i, row in enumerate(rows) if row["split"] == "removed"] == [5]
     exact = pyarrow.parquet.read_table(exported(cli, copy, "parquet", tmp_path / "l.parquet"))
     assert exact["issues"].to_pylist() == [expected.get(i, "") for i in range(150)]
-    issues = pyarrow.parquet.read_table(exported(cli, copy, "cleanlab", tmp_path / "c.parquet"))
-    assert issues.column_names[4:] == ["is_outlier_issue", "is_near_duplicate_issue"]
-    assert np.flatnonzero(issues["is_outlier_issue"].to_numpy()).tolist() == [3, 7]
-    assert np.flatnonzero(issues["is_near_duplicate_issue"].to_numpy()).tolist() == [7, 8]
     out = tmp_path / "tasks.json"
     assert cli("export", copy.folder, "--all", "--out", out).out.startswith("149 labels")
     tasks = {task["data"]["index"]: task["data"]["issues"] for task in json.loads(out.read_text("utf-8"))}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import web_images
 from helpers import blobs, shrink_cifar, write_npz
 from pictures import write_clothing, write_webvision
 from unflip import predict, train
@@ -49,9 +50,9 @@ def data(preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path |
     if kind in ("webvision", "clothing1m") and not has_timm:
         pytest.skip("the extra `timm` is not installed")
     if kind == "webvision":
-        return write_webvision(tmp_path / "data", classes=3, size=(60, 50))
+        return web_images.webvision(write_webvision(tmp_path / "data", classes=3, size=(60, 50)))
     if kind == "clothing1m":
-        return write_clothing(tmp_path / "data", size=(60, 50))
+        return web_images.clothing1m(write_clothing(tmp_path / "data", size=(60, 50)), clean_val=preset != "clothing1m")
     return _cifar(tmp_path / "data", monkeypatch, fine=kind == "cifar100")
 
 

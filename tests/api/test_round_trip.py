@@ -18,7 +18,7 @@ import torch
 import tiny_backbone
 from helpers import Outcome, blobs, quick_train
 from pictures import write_picture
-from unflip import clean, embed, predict, train
+from unflip import clean, predict, train
 from unflip.errors import ConfigError, InputError
 from unflip.runs.folder import Run
 
@@ -169,7 +169,7 @@ def test_tasks_of_a_table_hold_its_cells(of_table: Run, tmp_path: Path, cli: Cli
 
 
 @pytest.mark.parametrize("encoder", ["tfidf", "wordllama"])
-def test_texts_are_predicted_from_a_table_a_folder_or_features(tmp_path: Path, encoder: str) -> None:
+def test_texts_are_predicted_from_a_table_or_a_folder(tmp_path: Path, encoder: str) -> None:
     texts, labels = sentences(90)
     data = write(pa.table({"text": texts, "label": labels}), tmp_path / "t.csv")
     run = cleaned(data, tmp_path / "run", text_column=["text"], text_encoder=encoder)
@@ -179,19 +179,6 @@ def test_texts_are_predicted_from_a_table_a_folder_or_features(tmp_path: Path, e
         (tmp_path / "folder").mkdir(exist_ok=True)
         (tmp_path / "folder" / f"{i:03}.txt").write_text(text)
     torch.testing.assert_close(predict(run, tmp_path / "folder").probs, expected.probs)
-    embed(data, tmp_path / "f.npz", text_column=["text"], text_encoder=encoder)
-    torch.testing.assert_close(predict(run, tmp_path / "f.npz", part="train").probs, expected.probs)
-    through = train(tmp_path / "f.npz", tmp_path / "second", quiet=True, device="cpu", epochs=4)
-    assert len(predict(through, data).ids) == 90
-
-
-def test_texts_by_another_encoder_are_refused(tmp_path: Path) -> None:
-    texts, labels = sentences(60)
-    data = write(pa.table({"text": texts, "label": labels}), tmp_path / "t.csv")
-    run = cleaned(data, tmp_path / "run", text_encoder="tfidf")
-    embed(data, tmp_path / "f.npz", text_encoder="wordllama")
-    with pytest.raises(InputError, match="features computed differently from the model's: columns "):
-        predict(run, tmp_path / "f.npz")
 
 
 @pytest.fixture

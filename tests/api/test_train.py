@@ -26,7 +26,7 @@ from unflip.runs.folder import Run
 ISSUE_KEYS = {
     "method", "data", "seed", "epochs", "selection", "selected_epoch", "noise_rate", "noise_rate_estimate",
     "test_accuracy", "tests", "val_accuracy", "label_accuracy", "label_accuracy_all", "seconds", "seconds_per_epoch",
-    "peak_rss_mb", "versions",
+    "versions",
 }  # fmt: skip
 ADDED_KEYS = {
     "classes",
@@ -89,7 +89,6 @@ def test_the_result_says_what_was_run(run: Run) -> None:
     }  # fmt: skip
     assert result["versions"]["unflip"] == unflip.__version__
     assert result["versions"]["torch"] == torch.__version__
-    assert result["peak_rss_mb"] > 50
     assert result["seconds"] == pytest.approx(sum(line["seconds"] for line in run.metrics), rel=0.2)
     assert result["seconds_per_epoch"] == pytest.approx(result["seconds"] / 5)
 

@@ -246,10 +246,6 @@ def _columnless(path: Path) -> None:
     pyarrow.parquet.write_table(pa.table({"index": range(150)}), path)
 
 
-def _other_length(path: Path) -> None:
-    np.save(path, np.zeros((3, 4), np.float16))
-
-
 def _sqlite(*statements: str) -> Content:
     def write(path: Path) -> None:
         connection = sqlite3.connect(path)
@@ -275,7 +271,6 @@ DAMAGES: dict[str, Content] = {
     "older": _older_model,
     "unknown-network": _unknown_network,
     "columnless": _columnless,
-    "of-others": _other_length,
     "without-accuracies": _text('{"epoch": 1}\n'),
     "not-toml": _text("= 3"),
     "unknown-key": _text("optim = 3\n"),
@@ -292,7 +287,7 @@ DAMAGES: dict[str, Content] = {
 
 
 def damaged(place: Path, name: str) -> Path:
-    """Make the copy that ``RUN/WHAT/HOW`` or ``MDDC/WHAT/HOW`` stands for, and return it."""
+    """Make the copy that ``RUN/WHAT/HOW`` stands for, and return it."""
     of, what, how = name.split("/")
     run = Path(shutil.copytree(place / of, place / name.replace("/", "-")))
     if how == "missing" and what == "checkpoints":
@@ -635,39 +630,6 @@ BAD: dict[str, dict[str, Row]] = {
         "results that are no text": (["1", "--results", "binary.jsonl"], ["binary.jsonl"]),
         "an argument too many": (["1", "2"], ["2"]),
     },
-    "paper figure": {
-        "no name": (["--out", "f.png"], ["name"]),
-        "no place": (["pmd"], ["--out"]),
-        "an unknown name": (["alhpa", "--out", "f.png"], ["unknown figure 'alhpa'", "alpha"]),
-        "an unknown kind of file": (["pmd", "--out", "f.bmp"], ["'.bmp'"]),
-        "no kind of file": (["pmd", "--out", "f"], ["f"]),
-        "a missing folder": (["pmd", "--out", "no/f.png"], ["no/f.png"]),
-        "a folder for a file": (["pmd", "--out", "strange.png"], ["strange.png"]),
-        "alpha without results": (["alpha", "--out", "f.png"], ["--results"]),
-        "curves without a run": (["curves", "--out", "f.png"], ["--run"]),
-        "shift of two runs": (["shift", "--run", "RUN", "--run", "RUN", "--out", "f.png"], ["takes one --run, got 2"]),
-        "results that it does not use": (["pmd", "--results", "results.jsonl", "--out", "f.png"], ["--results"]),
-        "a run that it does not use": (["pmd", "--run", "RUN", "--out", "f.png"], ["--run"]),
-        "a condition for a run": (["curves", "--run", "RUN", "--where", "a=1", "--out", "f.png"], ["--where"]),
-        "results without its axis": (["alpha", "--results", "results.jsonl", "--out", "f.png"], ["disturbance"]),
-        "results that are no JSON": (["lambda", "--results", "broken.jsonl", "--out", "f.png"], ["broken.jsonl, line"]),
-        "results that are not there": (["lambda", "--results", "no.jsonl", "--out", "f.png"], ["no.jsonl"]),
-        "a run that is not there": (["curves", "--run", "nowhere", "--out", "f.png"], ["nowhere"]),
-        "a file for a run": (["curves", "--run", "good.npz", "--out", "f.png"], ["good.npz"]),
-        "no metrics": (["curves", "--run", "RUN/metrics.jsonl/missing", "--out", "f.png"], ["metrics.jsonl"]),
-        "garbage for metrics": (["curves", "--run", "RUN/metrics.jsonl/garbage", "--out", "f.png"], ["metrics.jsonl"]),
-        "broken Gaussians": (["shift", "--run", "MDDC/gaussians.safetensors/garbage", "--out", "f.png"], ["gaussians"]),
-        "no Gaussians": (["shift", "--run", "MDDC/gaussians.safetensors/missing", "--out", "f.png"], ["gaussians"]),
-        "no features": (["shift", "--run", "MDDC/features.npy/missing", "--out", "f.png"], ["features"]),
-        "broken features": (["shift", "--run", "MDDC/features.npy/garbage", "--out", "f.png"], ["features.npy"]),
-        "features of others": (["shift", "--run", "MDDC/features.npy/of-others", "--out", "f.png"], ["MDDC-features"]),
-        "a run of an older format": (["curves", "--run", "RUN/run.json/format1", "--out", "f.png"], ["format 1"]),
-        "no accuracies": (
-            ["curves", "--run", "RUN/metrics.jsonl/without-accuracies", "--out", "f.png"],
-            ["RUN-metrics.jsonl-without-accuracies: no accuracies"],
-        ),
-        "half the Gaussians": (["shift", "--run", "MDDC/gaussians.safetensors/cut", "--out", "f.png"], ["gaussians"]),
-    },
     "report": {
         "no run": ([], ["RUN"]),
         "a folder that is not there": (["nowhere"], ["nowhere"]),
@@ -829,7 +791,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("strange.csv", "strange.npz", "strange.png", "strange.html"):
         (folder / name).mkdir()
     quick_train(folder / "good.npz", folder / "RUN", epochs=2)
-    quick_train(folder / "good.npz", folder / "MDDC", method="mddc", epochs=2, settings={"plc.warmup": 1})
     return folder
 
 
@@ -871,7 +832,7 @@ def test_bad_input_is_one_line_with_code_two_and_nothing_is_touched(
     tiny_backbone.register(monkeypatch)
     monkeypatch.setattr("unflip.review.pages.Serving.run", _served)
     monkeypatch.chdir(place)
-    runs = {part: damaged(place, part) for part in arguments if part.startswith(("RUN/", "MDDC/"))}
+    runs = {part: damaged(place, part) for part in arguments if part.startswith("RUN/")}
     try:
         before = snapshot(place)
         done = cli(*command.split(), *(runs[part].name if part in runs else part for part in arguments))

@@ -33,7 +33,7 @@ DECLARED = {"classes": ("dog", "cat")}
 def chosen(path: Path, **options: Any) -> Dataset:
     """Return data with class numbers, before inputs are encoded."""
     own = DataOptions(path=str(path), **options)
-    return choose_labels(load_raw(own, {}), own)[0]
+    return choose_labels(load_raw(own), own)[0]
 
 
 def annotations(data: Dataset) -> list[list[int]]:
@@ -62,9 +62,8 @@ def test_a_column_per_annotator(tmp_path: Path) -> None:
     assert annotations(data) == TABLE
     assert data.given.tolist() == [0, 1, 1, 0, 1]  # of the majority
     assert data.train.truth is None
-    assert load_raw(
-        DataOptions(path=str(tmp_path / "t.csv"), annotator_columns=("ann", "bob", "eve")), {}
-    ).train.inputs.shape == (5, 1)
+    own = DataOptions(path=str(tmp_path / "t.csv"), annotator_columns=("ann", "bob", "eve"))
+    assert load_raw(own).train.inputs.shape == (5, 1)
 
 
 def test_the_long_form_of_a_table(tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ def test_none_is_no_label_nor_is_minus_one_of_a_class(tmp_path: Path, column: li
     types = hf.Features({"size": hf.Value("float64"), "label": kind})
     data = hf.Dataset.from_dict({"size": [1.0, 2.0, 3.0], "label": column}, features=types)
     options = DataOptions(path=str(write_dataset(data, tmp_path / "data")))
-    assert choose_labels(load_raw(options, {}), options)[0].given.tolist() == [0, -1, 1]
+    assert choose_labels(load_raw(options), options)[0].given.tolist() == [0, -1, 1]
 
 
 def test_the_test_set_needs_every_label(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_the_test_set_needs_every_label(tmp_path: Path) -> None:
     data = hf.DatasetDict({"train": hf.Dataset.from_dict({"size": [1.0, 2.0], "label": ["a", "b"]}), "test": test})
     options = DataOptions(path=str(write_dataset(data, tmp_path / "data")))
     with pytest.raises(InputError, match="'test_labels', row 1: the label is empty; every example needs one"):
-        choose_labels(load_raw(options, {}), options)
+        choose_labels(load_raw(options), options)
 
 
 @pytest.mark.parametrize("gap", [None, -1])

@@ -8,7 +8,7 @@ import PIL.Image
 import pytest
 
 from helpers import open_dataset, shrink_cifar
-from pictures import COLORS, write_clothing, write_picture, write_webvision
+from pictures import COLORS, write_picture
 from unflip.data.images import Pictures
 from unflip.data.loaders import load_raw
 from unflip.data.options import DataOptions
@@ -69,11 +69,6 @@ def test_a_manifest(tmp_path: Path) -> None:
         lines.append(f"any/{i}.jpg,{'abc'[i % 3]},{'val' if i > 8 else 'train'}")
     (tmp_path / "list.csv").write_text("\n".join(lines) + "\n")
     assert_colored(*opened(tmp_path / "list.csv"))
-
-
-def test_webvision_and_clothing1m(tmp_path: Path) -> None:
-    assert_colored(*opened(write_webvision(tmp_path / "webvision"), classes=6))
-    assert_colored(*opened(write_clothing(tmp_path / "clothing")))
 
 
 def test_cifar_also_with_some_examples_of_each_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def data_of(
     for name, value in content.items():
         np.save(folder / f"{name}.npy", value)
     options = DataOptions(path=str(folder), standardize="auto", mmap_threshold_mb=limit)
-    return label_data(load_raw(options, {}), options).joined()
+    return label_data(load_raw(options), options).joined()
 
 
 def assert_scaled(data: Dataset, array: Array, *, one_scale: bool) -> None:
@@ -136,7 +136,7 @@ def test_a_declared_class_without_examples_is_no_trouble(tmp_path: Path) -> None
     array, labels = one_unit_with_small_noise()
     np.savez(tmp_path / "a.npz", train=array, train_labels=labels.numpy() + (labels.numpy() == 2))
     options = DataOptions(path=str(tmp_path / "a.npz"), standardize="auto", classes=5)
-    data = settle_scale(label_data(load_raw(options, {}), options))
+    data = settle_scale(label_data(load_raw(options), options))
     assert_scaled(data, array, one_scale=True)
 
 

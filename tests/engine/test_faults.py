@@ -209,11 +209,8 @@ WRITING: dict[str, list[str]] = {
     "labels.jsonl": ["export", "RUN", "--format", "jsonl", "--out", "OUT"],
     "tasks.json": ["export", "RUN", "--format", "label-studio", "--out", "OUT"],
     "report.html": ["report", "RUN", "--out", "OUT"],
-    "curves.png": ["paper", "figure", "curves", "--run", "RUN", "--out", "OUT"],
-    "curves.svg": ["paper", "figure", "curves", "--run", "RUN", "--out", "OUT"],
-    "shift.png": ["paper", "figure", "shift", "--run", "RUN", "--out", "OUT"],
     "noise.npy": ["corrupt", "--data", "noisy.npz", "--noise", "sym:0.3", "--out", "OUT", "--quiet"],
-    "noise.txt": ["corrupt", "--data", "noisy.npz", "--noise", "sym:0.3", "--out", "OUT", "--quiet"],
+    "noise.csv": ["corrupt", "--data", "noisy.npz", "--noise", "sym:0.3", "--out", "OUT", "--quiet"],
     "features.npz": ["embed", "photos", "--backbone", "tiny", "--out", "OUT", "--device", "cpu", "--quiet"],
 }
 

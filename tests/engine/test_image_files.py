@@ -12,6 +12,7 @@ import PIL.Image
 import pytest
 import torch
 
+import web_images
 from helpers import Crash, Outcome, assert_same_run, capture_trainers, crash_after
 from pictures import write_clothing, write_picture, write_webvision
 from unflip import predict, train
@@ -33,6 +34,10 @@ def run(data: Path, out: Path, settings: dict[str, Any] | None = None, **options
     return train(data, out, settings=SIZE | own | (settings or {}), device="cpu", **chosen)
 
 
+def clothes(root: Path) -> Path:
+    return web_images.clothing1m(write_clothing(root), clean_val=True)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three classes of large images: 24 to train, 6 to test."""
@@ -45,38 +50,38 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @needs_timm
 def test_webvision_mini_is_trained_and_tested_on_both_test_sets(tmp_path: Path) -> None:
-    root = write_webvision(tmp_path / "w")
+    root = web_images.webvision(write_webvision(tmp_path / "w"))
     done = run(root, tmp_path / "run", {"data.val_fraction": 0.25}, network="timm:resnet18", epochs=1)
-    assert done.result["data"] == "webvision"
-    assert list(done.result["tests"]) == ["webvision", "imagenet"]
+    assert done.result["data"] == "webvision.parquet"
+    assert list(done.result["tests"]) == ["test", "test-imagenet"]
     for figures in done.result["tests"].values():
         assert 0 <= figures["top1"] <= figures["top5"] <= 1
         assert len(figures["per_class"]) == 50
-    found = predict(done, root, part="imagenet")
+    found = predict(done, root, part="test-imagenet")
     right = torch.tensor([label for label in range(6) for _ in range(2)])
     top5 = found.probs.topk(5).indices.eq(right[:, None]).any(1)
-    assert done.result["tests"]["imagenet"]["top1"] == pytest.approx(float((found.labels == right).float().mean()))
-    assert done.result["tests"]["imagenet"]["top5"] == pytest.approx(float(top5.float().mean()))
+    assert done.result["tests"]["test-imagenet"]["top1"] == pytest.approx(float((found.labels == right).float().mean()))
+    assert done.result["tests"]["test-imagenet"]["top5"] == pytest.approx(float(top5.float().mean()))
     assert found.ids[0].endswith("n01440764/ILSVRC2012_val_00.JPEG")
 
 
 @pytest.mark.soak
 @needs_timm
 def test_clothing1m_is_trained_with_timm_and_says_that_its_validation_labels_are_clean(tmp_path: Path) -> None:
-    done = run(write_clothing(tmp_path / "c"), tmp_path / "run", {"data.crop": "random"}, network="timm:resnet18")
+    done = run(clothes(tmp_path / "c"), tmp_path / "run", {"data.crop": "random"}, network="timm:resnet18")
     assert done.result["protocol"] == "clean-val (uses the truth: clean validation labels)"
     assert list(done.result["tests"]) == ["test"]
     assert done.result["tests"]["test"]["top5"] >= done.result["tests"]["test"]["top1"]
 
 
 def test_clean_validation_labels_can_be_named_as_such(tmp_path: Path) -> None:
-    done = run(write_clothing(tmp_path / "c"), tmp_path / "run", epochs=1, select="clean-val")
+    done = run(clothes(tmp_path / "c"), tmp_path / "run", epochs=1, select="clean-val")
     assert done.metrics[0]["clean_val_accuracy"] == done.metrics[0]["val_accuracy"]
 
 
 def test_dividemix_sees_two_views_of_each_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = capture_trainers(monkeypatch)
-    root = write_clothing(tmp_path / "c")
+    root = clothes(tmp_path / "c")
     run(root, tmp_path / "run", {"dividemix.warmup": 1}, method="dividemix")
     (trainer,) = made
     (phase, *_) = trainer.method.phases(1, Observation(trainer, EpochProgress()), trainer.labels)

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from helpers import blobs, capture_trainers, quick_train, write_npz
 from unflip.engine import scoring
-from unflip.engine.scoring import FinalScores, pooled, score_examples
+from unflip.engine.scoring import FinalScores, pooled, score_examples, transition_matrix
 from unflip.engine.trainer import Trainer
-from unflip.noise.transition import measure_noise
 from unflip.stats.discriminant import Fetch, fit_discriminant, leave_group_out_log_posterior
 from unflip.stats.noise_rate import lapse_rates
 from unflip.stats.odds import calibrate, fit_slope
@@ -100,8 +99,9 @@ def test_scores_of_a_method_without_its_own(tmp_path: Path, monkeypatch: pytest.
     by_features = gaussian_log_probs(model.networks[0].eval().encode(inputs).detach(), trainer)
     expected = pooled(own, by_features.exp()).gather(1, initial[:, None])[:, 0]
     torch.testing.assert_close(scores.score, expected, atol=2e-3, rtol=0)
-    assert scores.noise is not None
-    assert scores.noise.rate == measure_noise(labels.current, labels.given, 4).rate > 0.05
+    assert scores.transition is not None
+    assert torch.equal(scores.transition, transition_matrix(labels.current, labels.given, 4))
+    assert float(scores.transition.diagonal().min()) < 0.95
     val = trainer.val_rows
     corrected = trainer.method.correct(by_network[val], initial[val])
     assert torch.equal(labels.current[val], corrected.where(~labels.trusted[val], initial[val]))
@@ -149,13 +149,13 @@ def test_labels_that_are_known_to_be_right_stay(tmp_path: Path, monkeypatch: pyt
     before, val = trainer.labels.current.clone(), trainer.val_rows
     scores, _ = score_examples(trainer, best, 4, clean_val=True)
     assert torch.equal(trainer.labels.current, before)
-    assert scores.noise is None
+    assert scores.transition is None
     scores, _ = score_examples(trainer, best, 4, clean_val=False)
     changed = ~trainer.labels.trusted[val]
     assert torch.equal((trainer.labels.current != before)[val], changed)
     probs = trainer.method.model().probs(trainer.source.fetch(val))
-    assert scores.noise is not None
-    assert scores.noise.rate == measure_noise(probs.argmax(1), trainer.labels.given[val], 4).rate
+    assert scores.transition is not None
+    assert torch.equal(scores.transition, transition_matrix(probs.argmax(1), trainer.labels.given[val], 4))
     history = trainer.labels.history()
     assert set(history["epoch"].tolist()) == {4}
     new = trainer.labels.current[history["index"]]

@@ -7,8 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from definition_1 import BinaryPmd, pmd_bound, smallest_c1
 from unflip.compute import generator
-from unflip.noise.pmd import BinaryPmd, keep_probability, pmd_bound, smallest_c1, top_two
+from unflip.noise.pmd import keep_probability, top_two
 
 ETA = torch.linspace(0, 1, 2001, dtype=torch.float64)
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import unflip
-from helpers import QUICK, Outcome, blobs, forget_quality, quick_train, spawn_python, write_npz
+from helpers import QUICK, Outcome, blobs, forget_quality, quick_train, write_npz
 from pictures import write_picture
 from reviewing import issue, write_issues
 from unflip.api.report import compare
@@ -462,13 +462,6 @@ def test_force_removes_an_old_report(features: Path, tmp_path: Path) -> None:
     assert (folder / "report.html").exists()
     quick_train(features, tmp_path / "a", epochs=1, method="standard", force=True)
     assert not (folder / "report.html").exists()
-
-
-@pytest.mark.soak
-def test_training_imports_no_figures() -> None:
-    """Nor matplotlib, unless torchmetrics is installed: lightning-fabric then imports both."""
-    code = "import sys, unflip; unflip.train; sys.exit(str('unflip.report.figures' in sys.modules))"
-    assert spawn_python("-c", code).err.strip() == "False"
 
 
 def test_a_comparison_tells_the_runs_apart(cli: Cli, run: Run, plain: Run, features: Path, tmp_path: Path) -> None:

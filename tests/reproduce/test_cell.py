@@ -8,13 +8,13 @@ import pytest
 
 from helpers import blobs, write_npz
 from sweeps import write_grid
-from unflip.reproduce.cell import Fingerprints, find_cell
+from unflip.reproduce.cell import find_cell, fingerprint
 from unflip.reproduce.grid import read_grid
 
 
 def name_of(folder: Path, axes: str = 'data = ["blobs.npz"]', config: str = "") -> str:
     grid = read_grid(str(write_grid(folder / "grid.toml", axes, config=config)))
-    return find_cell(grid[0], folder, folder, Fingerprints(folder / "fingerprints.json")).name
+    return find_cell(grid[0], folder, folder).name
 
 
 @pytest.fixture
@@ -34,44 +34,30 @@ def test_the_same_data_elsewhere_is_the_same_cell(folder: Path) -> None:
     assert name_of(moved, f'data = ["{moved / "renamed.npz"}"]') == before
 
 
-def test_a_changed_byte_is_another_cell_despite_the_same_size_and_a_cache(folder: Path) -> None:
+def test_a_changed_byte_is_another_cell_despite_the_same_size(folder: Path) -> None:
     path = folder / "blobs.npz"
-    fingerprints = Fingerprints(folder / "fingerprints.json")
-    before, remembered = name_of(folder), fingerprints.of(path)
-    fingerprints.save()
+    before = name_of(folder)
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     os.utime(path, ns=(0, 0))
     assert name_of(folder) != before
-    assert Fingerprints(folder / "fingerprints.json").of(path) != remembered
-
-
-def test_content_is_not_read_again_if_size_and_time_are_unchanged(folder: Path) -> None:
-    path, cache = folder / "blobs.npz", folder / "fingerprints.json"
-    fingerprints, time = Fingerprints(cache), path.stat().st_mtime_ns
-    before = fingerprints.of(path)
-    fingerprints.save()
-    path.write_bytes(bytes(path.stat().st_size))
-    os.utime(path, ns=(time, time))
-    assert Fingerprints(cache).of(path) == before
-    assert Fingerprints(folder / "none.json").of(path) != before
 
 
 def test_a_folder_includes_linked_folders(tmp_path: Path) -> None:
-    data, elsewhere, unremembered = tmp_path / "data", tmp_path / "elsewhere", tmp_path / "none.json"
+    data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
     data.mkdir()
     elsewhere.mkdir()
     (data / "a.txt").write_text("a")
     (elsewhere / "b.txt").write_text("b")
     (data / "linked").symlink_to(elsewhere)
-    seen = [Fingerprints(unremembered).of(data)]
+    seen = [fingerprint(data)]
     (elsewhere / "b.txt").write_text("c")
-    seen.append(Fingerprints(unremembered).of(data))
+    seen.append(fingerprint(data))
     (data / "a.txt").rename(data / "z.txt")
-    seen.append(Fingerprints(unremembered).of(data))
+    seen.append(fingerprint(data))
     assert len(set(seen)) == 3
-    assert Fingerprints(unremembered).of(data) == seen[-1]
+    assert fingerprint(data) == seen[-1]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +83,7 @@ def test_the_cell_depends_on_what_affects_results(folder: Path, config: str, sam
         )
     )
     point = read_grid(str(grid))[0]
-    found = find_cell(point, folder, folder, Fingerprints(folder / "none.json")).name
+    found = find_cell(point, folder, folder).name
     assert (found == name_of(folder)) is same
 
 

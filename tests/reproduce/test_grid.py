@@ -9,7 +9,7 @@ import pytest
 from helpers import blobs, write_npz
 from sweeps import write_grid
 from unflip.errors import ConfigError, InputError
-from unflip.reproduce.cell import Fingerprints, find_cell
+from unflip.reproduce.cell import find_cell
 from unflip.reproduce.grid import Point, read_grid
 from unflip.reproduce.grids import grid_names, grid_text
 
@@ -128,7 +128,7 @@ def test_a_missing_file_is_reported_with_its_point(tmp_path: Path) -> None:
     grid = read(tmp_path / "g.toml", 'config.data = "a.npz"\n[axes.noise]\n"I 35%" = { data.labels = "no.npy" }\n')
     message = rf"grid g, noise = I 35%: data\.labels no\.npy is not in --data-root {tmp_path}"
     with pytest.raises(InputError, match=message):
-        find_cell(grid[0], tmp_path / "cells", tmp_path, Fingerprints(tmp_path / "f.json"))
+        find_cell(grid[0], tmp_path / "cells", tmp_path)
 
 
 def test_an_unknown_name_lists_the_choices(tmp_path: Path) -> None:
@@ -154,6 +154,8 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / folder).mkdir(parents=True)
     for file in ("features.npz", "images.csv", "pmd/cifar10-1-0.35.npy"):
         (root / "cifar10-1500" / file).write_text(file)
+    for file in ("webvision/webvision", "clothing1m/clothing1m", "clothing1m/clothing1m-clean-val"):
+        (root / f"{file}.parquet").touch()
     for data in ("cifar10", "cifar100"):
         (root / "features" / f"{data}.npz").touch()
         for kind, level in itertools.product((1, 2, 3), ("0.35", "0.70")):
@@ -166,8 +168,8 @@ def test_every_built_in_grid_has_a_description_and_resolves(name: str, data_root
     if name in ("paper/webvision", "paper/clothing1m") and find_spec("timm") is None:
         pytest.skip("the networks of this grid are timm's: pip install 'unflip[timm]'")
     assert grid_text(name).startswith("# ")
-    grid, fingerprints = read_grid(name), Fingerprints(tmp_path / "fingerprints.json")
-    cells = [find_cell(point, tmp_path, data_root, fingerprints) for point in grid]
+    grid = read_grid(name)
+    cells = [find_cell(point, tmp_path, data_root) for point in grid]
     assert len({cell.name for cell in cells}) == len(cells)
     for point, cell in zip(grid, cells, strict=True):
         recipe = cell.config["noise"].get("recipe")
@@ -192,9 +194,8 @@ def test_the_feature_grids_hold_the_30_settings_of_tables_1_and_2_with_every_one
 
 
 def test_the_ablation_costs_nothing_beside_the_feature_grids(data_root: Path, tmp_path: Path) -> None:
-    fingerprints = Fingerprints(tmp_path / "fingerprints.json")
     names = {
-        name: {find_cell(point, tmp_path, data_root, fingerprints).name for point in read_grid(name)}
+        name: {find_cell(point, tmp_path, data_root).name for point in read_grid(name)}
         for name in ("features/cifar10", "features/cifar100", "features/ablation")
     }
     assert names["features/ablation"] < names["features/cifar10"] | names["features/cifar100"]

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from definition_1 import BinaryPmd
 from level_sets_figure import Constants, draw_level_sets, largest_noise, measure, pure_size, running_mean, simulate
-from unflip.noise.pmd import BinaryPmd
 
 NOISE = BinaryPmd(t0=0.3, c1=1.0, c2=1.0, level=0.6)
 

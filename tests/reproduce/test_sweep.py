@@ -314,17 +314,6 @@ def test_wrong_options_are_one_line(cli: Cli, tmp_path: Path, arguments: list[st
     assert done.err.count("\n") == 1
 
 
-def test_the_time_left_is_estimated_from_finished_cells(undisturbed: Path, grid: Path) -> None:
-    progress = run_nothing(grid, undisturbed)
-    cells = list(progress.cells)
-    assert progress.seconds_left() == 0
-    progress.jobs = 2
-    progress.seconds = {cells[0]: 10.0, cells[2]: 30.0}
-    assert progress.seconds_left() == pytest.approx(2 * 20 / 2)
-    progress.seconds = {}
-    assert progress.seconds_left() is None
-
-
 def test_grids_are_listed(cli: Cli) -> None:
     listed = cli("list", "grids").out
     assert "smoke/digits" in listed

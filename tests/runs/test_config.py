@@ -72,14 +72,6 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"method": "gce", "gce": {"qq": 1}},
         "unknown configuration key 'gce.qq', did you mean 'gce.q'?",
     ),
-    "unknown loader": (
-        {"clothing": {"train": "clean"}},
-        "unknown configuration key 'clothing', did you mean 'clothing1m.",
-    ),
-    "unknown option of a loader": (
-        {"clothing1m": {"trian": "clean"}},
-        "unknown configuration key 'clothing1m.trian', did you mean 'clothing1m.train'?",
-    ),
     "key without its section": ({"lr": 1}, "unknown configuration key 'lr', did you mean 'optimizer.lr'?"),
     "unknown section": ({"optim": {"lr": 1}}, "unknown configuration key 'optim'"),
     "unknown method": ({"method": "gcee"}, "unknown method 'gcee', did you mean 'gce'?"),

@@ -246,42 +246,25 @@ def test_features_are_kept_in_half_precision_and_mapped(tmp_path: Path) -> None:
     run.begin()
     before = run.hidden_features
     assert before is None
-    run.write_features(torch.tensor([[1.0, 1e9], [-1e9, 0.25]]), None)
+    run.write_features(torch.tensor([[1.0, 1e9], [-1e9, 0.25]]))
     features = run.hidden_features
     assert features is not None
     assert features.dtype == np.float16
     assert features.tolist() == [[1.0, 65504.0], [-65504.0, 0.25]]
     assert torch.from_numpy(features).shape == (2, 2)  # torch warns of an array that cannot be written
     features[0, 0] = 7.0
-    again, for_gaussians = run.hidden_features, run.gaussian_features
+    again = run.hidden_features
     assert again is not None
-    assert for_gaussians is not None
     assert again[0, 0] == 1.0
-    assert for_gaussians[0, 0] == 1.0
-
-
-def test_features_of_the_last_epoch_stay_only_while_they_are_others(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    run.begin()
-    run.write_features(torch.zeros(2, 3), torch.ones(2, 3))
-    best, last = run.hidden_features, run.gaussian_features
-    assert best is not None
-    assert last is not None
-    assert best.max() == 0
-    assert last.min() == 1
-    run.write_features(torch.zeros(2, 3), None)
-    last = run.gaussian_features
-    assert last is not None
-    assert last.max() == 0
 
 
 def test_features_that_are_too_large_are_left_out_aloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(tmp_path)
     run.begin()
-    run.write_features(torch.zeros(2, 3), None)
+    run.write_features(torch.zeros(2, 3))
     monkeypatch.setattr(module, "MAX_FEATURES_GB", 1e-9)
     with pytest.warns(UnflipWarning, match=r"features.npy would take 0\.0 GB, more than 1e-09: not stored"):
-        run.write_features(torch.zeros(2, 3), None)
+        run.write_features(torch.zeros(2, 3))
     assert run.hidden_features is None
 
 
@@ -358,7 +341,6 @@ def test_a_run_in_another_format_or_without_its_marker_is_refused_in_one_line(
         ["export", run.folder, "--out", tmp_path / "labels.csv"],
         ["review", run.folder, "--no-browser"],
         ["train", "--out", run.folder, "--resume"],
-        ["paper", "figure", "curves", "--run", run.folder, "--out", tmp_path / "curves.png"],
     ):
         done = cli(*arguments)
         assert done.code == 2, arguments

@@ -117,15 +117,15 @@ def forget_quality(folder: Path, rows: Sequence[int]) -> None:
     pyarrow.parquet.write_table(table, folder / "labels.parquet")
 
 
-def open_dataset(options: Any, seed: int = 0, noise: Any = None, **own: Any) -> "Dataset":
-    """Load, encode, corrupt and split a data set; ``own`` are options of loaders by name."""
+def open_dataset(options: Any, seed: int = 0, noise: Any = None) -> "Dataset":
+    """Load, encode, corrupt and split a data set."""
     from unflip.data.corrupt import corrupt_labels
     from unflip.data.labeling import label_data
     from unflip.data.loaders import load_raw
     from unflip.data.split import split
     from unflip.encoders.table import encode_raw
 
-    data = label_data(encode_raw(load_raw(options, own), options), options)
+    data = label_data(encode_raw(load_raw(options), options), options)
     if noise is not None and noise.recipe is not None:
         data = corrupt_labels(data, noise, None, seed)
     return split(data, options.val_fraction, seed)

@@ -222,11 +222,11 @@ def _opened(run: Run, data: Any, memory: InMemory | None) -> Iterator[tuple[Data
     """Read the data that a run is applied to; data in memory is written to a temporary folder."""
     if memory is None:
         options = run.own_data(data)
-        yield load_raw(options, run.config.parts), options
+        yield load_raw(options), options
         return
     with tempfile.TemporaryDirectory(prefix="unflip-", ignore_cleanup_errors=True) as folder:
         options = DataOptions(path=str(write_data(memory, Path(folder))))
-        yield load_raw(options, run.config.parts), options
+        yield load_raw(options), options
 
 
 def _place(run: Run, raw: Dataset, fixes: Corrections) -> tuple[dict[str, NewLabels], pa.Table, int]:

@@ -16,11 +16,10 @@ from unflip.api.predict import NewData, Prediction, predict_part, read_new
 from unflip.api.result import Result
 from unflip.api.save import write_scored
 from unflip.data.arrays import Array
-from unflip.data.columns import Table
 from unflip.data.labels import missing_labels
 from unflip.data.memory import written
 from unflip.data.rewrite import class_numbers
-from unflip.encoders.table import text_columns
+from unflip.encoders.table import example_texts
 from unflip.engine.evaluation import data_path
 from unflip.errors import ConfigError, InputError, UnflipWarning
 from unflip.methods.base import LabelStore
@@ -196,9 +195,5 @@ def _write(run: Run, trained: Run, new: NewData, predictions: list[Prediction], 
     skipped = tuple(image for prediction in predictions for image in prediction.skipped)
     if skipped:
         run.write_skipped(skipped)
-    encoding = new.model.encoding
-    tables = [part.inputs.table for part in (raw.train, raw.val) if part and isinstance(part.inputs, Table)]
-    columns = text_columns(encoding) if encoding is not None and tables else ()
-    texts = {name: [text for cells in tables for text in cells[name].to_pylist()] for name in columns}
     about = trained.result | {"skipped": len(skipped), "checked_with": str(trained.folder.absolute())}
-    write_scored(run, raw, path, table, errors, about, texts)
+    write_scored(run, raw, path, table, errors, about, example_texts(raw, new.model.encoding))

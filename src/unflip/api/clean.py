@@ -9,23 +9,21 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 
 from unflip.api.embed import EmbedPlan, plan_embedding, read_data
 from unflip.api.options import CLEAN, AuditOptions, SourceOptions, choose_size, option_tree
 from unflip.api.result import Result
 from unflip.compute import find_device
-from unflip.data import datasets
 from unflip.data.columns import Table, column_names
 from unflip.data.dataset import Dataset, Inputs
-from unflip.data.files import ImageFiles, Skipped
+from unflip.data.files import ImageFiles
 from unflip.data.labeling import choose_labels, label_data
 from unflip.data.loaders import load_raw
 from unflip.data.matching import Keys
 from unflip.data.memory import ordered_classes, own_annotations, take_memory, written
 from unflip.data.options import DataOptions, ImageOptions
 from unflip.encoders.base import restore
-from unflip.encoders.table import encode_raw, text_columns
+from unflip.encoders.table import encode_raw, example_texts
 from unflip.engine.run import train_run
 from unflip.errors import ConfigError, InputError, RunFolderError, Stopped, count_of, unknown
 from unflip.files import write_json, write_text
@@ -40,43 +38,8 @@ from unflip.review.review import as_csv
 from unflip.runs import layout
 from unflip.runs.config import Layers, RunConfig, Tree, check_section, make_layers, read_preset
 from unflip.runs.folder import Claim, Run, as_run
-from unflip.runs.labels import REMOVED, LabelSummary, label_issue_mask, list_label_issues, list_unlabeled, write_table
+from unflip.runs.labels import label_issue_mask, list_label_issues, list_unlabeled, write_table
 from unflip.runs.options import Execution
-
-
-@dataclass(frozen=True)
-class CleanResult:
-    """A finished run and its label issues."""
-
-    run: Run
-    count: int
-    """Number of training and validation examples."""
-    label_issues: pa.Table
-    """``index``, ``path`` or ``id``, ``given_label``, ``suggested_label``, ``label_quality``; lowest quality first."""
-    doubtful: pa.Table
-    """Labels that are worth a look, too, in the same format."""
-    summary: LabelSummary
-    """How many labels are wrong or doubtful."""
-    unscored: int
-    """Labels without a quality: their classes have too few examples."""
-    unlabeled: int
-    """Number of examples without a label."""
-    reviewed: int
-    """Number of labels in ``--reviewed``."""
-    corrected: int
-    """How many of them differ from the given labels."""
-    removed: int
-    """Number of examples that reviewers removed."""
-    issues: pa.Table
-    """Other issues in the data: see :mod:`unflip.runs.labels`."""
-    skipped: Sequence[Skipped]
-    since: Mapping[str, int] | None
-    """What is new since the run that this one replaced; see :meth:`Earlier.compared_with`."""
-
-    def pairs(self) -> list[tuple[tuple[str, str], int]]:
-        """Return how many label issues each pair of given and suggested class has, most frequent first."""
-        columns = (map(str, self.label_issues[name].to_pylist()) for name in ("given_label", "suggested_label"))
-        return Counter(zip(*columns, strict=True)).most_common()
 
 
 @dataclass(frozen=True)
@@ -123,10 +86,11 @@ class CleanPlan:
             steps.insert(0, f"{self.embedding.encoder.describe()[0]}{done}")
         return f"{self.what}: {', then '.join(steps)}"
 
-    def execute(self) -> CleanResult:
-        """Train, and write the run, its report, the label issues and the other issues."""
+    def execute(self) -> Run:
+        """Train, and write the run, its report, the label issues and the other issues; return the run."""
         with Claim(self.run, force=self.force) as claim:
-            return self._with_decisions(claim)._execute(claim)
+            self._with_decisions(claim)._execute(claim)
+        return self.run
 
     def _with_decisions(self, claim: Claim) -> Self:
         """Return the plan to train with the decisions about the earlier run, unless others are given."""
@@ -139,7 +103,7 @@ class CleanPlan:
         data = common.data.model_copy(update={"reviewed": str(path)})
         return replace(self, config=replace(self.config, common=common.model_copy(update={"data": data})))
 
-    def _execute(self, claim: Claim) -> CleanResult:
+    def _execute(self, claim: Claim) -> None:
         raw, examples = self.raw, self.examples
         if self.embedding is not None:
             claim.hold().begin()
@@ -153,10 +117,9 @@ class CleanPlan:
         except Stopped as stop:
             cached = "the features are cached: " if self.embedding else ""
             raise Stopped(f"stopped; {cached}start again with --force", stop.signal) from stop
-        result = self._find_issues(raw, examples, duplicates)
+        self._find_issues(raw, examples, duplicates)
         if is_first_process():
             report_finished(self.run)
-        return result
 
     def _find_duplicates(self, raw: Dataset, examples: Mapping[str, Inputs]) -> tuple[Dataset, DuplicateIndex | None]:
         """Find near-duplicates before training: they must share a fold."""
@@ -171,16 +134,12 @@ class CleanPlan:
             raw = duplicates.mark_groups(raw)
         return raw if "leakage" in skip else duplicates.mark_leakage(raw), duplicates
 
-    def _find_issues(
-        self, raw: Dataset, examples: Mapping[str, Inputs], duplicates: DuplicateIndex | None
-    ) -> CleanResult:
+    def _find_issues(self, raw: Dataset, examples: Mapping[str, Inputs], duplicates: DuplicateIndex | None) -> None:
         """Write the label issues and the other issues."""
         run, table = self.run, self.run.labels()
         of_images = raw.encoding is not None and raw.encoding.encoder == "images"
         id_name = "path" if of_images and raw.train.ids is not None else "id"
-        listed = list_label_issues(table, id_name, self.texts)
-        write_table(run.own(layout.LABEL_ISSUES), listed)
-        label_issues = listed.filter(listed["is_label_issue"])
+        write_table(run.own(layout.LABEL_ISSUES), list_label_issues(table, id_name, self.texts))
         unlabeled = list_unlabeled(table, id_name, self.texts)
         if len(unlabeled):
             write_table(run.own(layout.UNLABELED), unlabeled)
@@ -191,24 +150,6 @@ class CleanPlan:
         counts = {name: flagged[name] for name in checks.names() if name not in self.audit.skip_check}
         since = None if self.earlier is None else self.earlier.compared_with(table)
         write_json(run.own(layout.RESULT), run.result | {"other_issues": counts, "since_last": since})
-        removed = pa.compute.equal(table["split"], REMOVED)
-        remaining = table.filter(pa.compute.invert(removed))
-        reviewed = remaining.filter(remaining["reviewed"])
-        return CleanResult(
-            run=run,
-            count=len(remaining),
-            label_issues=label_issues,
-            doubtful=listed.slice(len(label_issues)),
-            summary=run.label_summary,
-            unscored=remaining["label_quality"].null_count - len(unlabeled),
-            unlabeled=len(unlabeled),
-            reviewed=len(reviewed),
-            corrected=int(reviewed["changed"].to_numpy().sum()),
-            removed=len(table) - len(remaining),
-            issues=issues,
-            skipped=raw.skipped,
-            since=since,
-        )
 
 
 class Earlier(NamedTuple):
@@ -320,11 +261,8 @@ def plan_cleaning(data: str | Path, out: str | Path, *, force: bool = False, **o
     sources, embedding_tree = check_section(SourceOptions, tree.pop("sources", {})), tree.pop("embedding", {})
     layers = make_layers(tree, config=sources.config, settings=sources.settings)
     merged = layers.merged()
-    loaders = [key for key in merged if key in datasets]
-    own = {key: datasets.load(key).Options for key in loaders}
-    parts = {key: check_section(own[key], merged[key], f"{key}.", own) for key in loaders}
     sections = {"data": merged["data"], "embedding": embedding_tree}
-    raw, data_options, backbone = read_data(data, sections, layers.typed("data"), parts)
+    raw, data_options, backbone = read_data(data, sections, layers.typed("data"))
     examples = choose_labels(raw, data_options)[0].train
     classes = len(examples.class_numbers[examples.class_numbers >= 0].unique())
     count = len(examples.inputs) + (len(raw.val.inputs) if raw.val else 0)
@@ -346,7 +284,7 @@ def plan_cleaning(data: str | Path, out: str | Path, *, force: bool = False, **o
     width = int(np.prod(encoded.train.inputs.shape[1:]))
     what = f"{raw.name}: {count:,} examples with {count_of(width, 'feature')} in {classes} classes"
     originals = _pictures(raw) or {name: part.inputs for name, part in raw.parts().items()}
-    texts = _texts(raw, encoded)
+    texts = example_texts(raw, encoded.encoding)
     return CleanPlan(run, config, execution, encoded, None, force, what, audit, track, originals, texts, earlier)
 
 
@@ -406,10 +344,3 @@ def _pictures(features: Dataset) -> dict[str, Inputs]:
     except (InputError, KeyError):  # the data, a split or an image is gone
         return {}
     return pictures
-
-
-def _texts(raw: Dataset, encoded: Dataset) -> dict[str, list[str]]:
-    """Return the text columns of a table, for all training and validation examples."""
-    names = text_columns(encoded.encoding) if encoded.encoding is not None else ()
-    tables = [part.inputs.table for part in (raw.train, raw.val) if part and isinstance(part.inputs, Table)]
-    return {name: [text for table in tables for text in table[name].to_pylist()] for name in names}

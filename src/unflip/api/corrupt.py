@@ -1,12 +1,11 @@
 """corrupt: make noisy labels."""
 
-import csv
-import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from unflip.api.options import CORRUPT, option_tree
 from unflip.data.arrays import write_array
@@ -19,22 +18,21 @@ from unflip.encoders.table import encode_raw
 from unflip.engine.distributed import Distributed
 from unflip.engine.prepare import find_posterior
 from unflip.errors import ConfigError
-from unflip.files import write_json, write_text
+from unflip.files import write_json
 from unflip.noise.recipe import parse
-from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.runs.config import check_section
+from unflip.runs.labels import write_table
 from unflip.runs.layout import check_output
 from unflip.runs.options import Common, Execution
 
 
 @dataclass(frozen=True)
 class CorruptResult:
-    """Noisy labels: where they and their record were written, and how noisy they are."""
+    """Noisy labels: where they and their record were written, and the share of labels that are wrong."""
 
     labels: Path
     record: Path
-    measured: NoiseProfile
-    class_names: tuple[str, ...] | None
+    noise_rate: float
 
 
 def corrupt(
@@ -52,7 +50,7 @@ def corrupt(
     Args:
         data: feature arrays with clean ``train_labels``, images, or the name of a built-in data set.
         noise: the recipe, such as ``pmd1:0.35 + sym:0.30``; docs/noise.md lists its steps.
-        out: the labels: .npy, .csv or .txt. The record is written next to it.
+        out: the labels: .npy or .csv. The record is written next to it.
         save_posterior: write the class probabilities that a pmd step used to this .npy.
         seed: random seed.
         force: overwrite existing files.
@@ -61,7 +59,7 @@ def corrupt(
     recipe, out = parse(noise), Path(out)
     record = out.with_suffix(".json")
     inputs = [data, options.get("labels"), options.get("posterior"), options.get("class_map"), options.get("matrix")]
-    check_output(out, (".npy", ".csv", ".txt"), force=force, inputs=inputs)
+    check_output(out, (".npy", ".csv"), force=force, inputs=inputs)
     check_output(record, force=force, inputs=inputs, option="next to --out:")
     if save_posterior is not None:
         check_output(Path(save_posterior), (".npy",), force=force, inputs=inputs, option="--save-posterior")
@@ -78,29 +76,19 @@ def corrupt(
     before = label_data(encode_raw(load_raw(data_options), data_options), data_options)
     posterior = find_posterior(before, noise_options, common.seed, processes, quiet=execution.quiet)
     after = corrupt_labels(before, noise_options, posterior, common.seed)
-    truth = before.truth
-    measured = measure_noise(truth, after.given, after.num_classes)
     assert after.noise_record is not None
     if save_posterior and posterior is not None:
         write_array(Path(save_posterior), posterior.numpy())
     write_json(record, after.noise_record | ({"classes": after.class_names} if after.class_names else {}))
     _write_labels(out, after)  # last, so that labels always have a record
-    return CorruptResult(out, record, measured, after.class_names)
+    return CorruptResult(out, record, after.noise_record["noise_rate"])
 
 
 def _write_labels(out: Path, data: Dataset) -> None:
-    numbers = data.given.numpy().astype(np.min_scalar_type(data.num_classes - 1))
-    if out.suffix.lower() == ".npy":
-        names = data.class_names or ()
-        if names and all(name == str(whole_number(name)) for name in names):
-            write_array(out, np.array([int(name) for name in names])[numbers])
-        else:
-            write_array(out, np.array(names)[numbers] if are_misleading(names) else numbers)
-        return
-    lines = [data.class_names[i] for i in numbers] if data.class_names else [str(i) for i in numbers]
+    numbers, names = data.given.numpy().astype(np.min_scalar_type(data.num_classes - 1)), data.class_names or ()
     if out.suffix.lower() == ".csv":
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([line] for line in ["label", *lines])
-        write_text(out, text.getvalue())
+        write_table(out, pa.table({"label": [names[number] for number in numbers] if names else numbers}))
+    elif names and all(name == str(whole_number(name)) for name in names):
+        write_array(out, np.array([int(name) for name in names])[numbers])
     else:
-        write_text(out, "\n".join(lines) + "\n")
+        write_array(out, np.array(names)[numbers] if are_misleading(names) else numbers)

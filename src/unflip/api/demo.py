@@ -6,10 +6,9 @@ from unflip.api.corrupt import corrupt
 from unflip.api.result import Result
 from unflip.api.train import train
 from unflip.files import OwnedFolder
-from unflip.report.figures import draw_demo
 
 _MARKER = "demo.json"
-_FILES = ("labels.npy", "labels.json", "demo.png")
+_FILES = ("labels.npy", "labels.json")
 NOISE = "pmd1:0.35"
 METHODS = ("standard", "gce", "sl", "lrt", "plc", "mddc", "cddc", "unflip")
 
@@ -17,19 +16,17 @@ METHODS = ("standard", "gce", "sl", "lrt", "plc", "mddc", "cddc", "unflip")
 def demo(out: str | Path, *, quiet: bool = True) -> dict[str, Result]:
     """Corrupt a third of the labels where digits resemble each other, and train each method on them.
 
-    Writes the runs, which are returned by method, and a figure (``demo.png``).
+    Writes the runs, which are returned by method.
     """
     folder = OwnedFolder(Path(out), _MARKER, METHODS)
     folder.check([*_FILES, *METHODS])
     folder.begin()
-    labels, _, picture = map(folder.own, _FILES)
+    labels, _ = map(folder.own, _FILES)
     corrupt("digits", NOISE, labels, force=True, device="cpu", threads=1, quiet=True)
-    runs = {
+    return {
         method: train(
             "digits", folder.own(method), labels=labels, method=method, preset="demo", force=True, device="cpu",
             threads=1, quiet=quiet,
         )
         for method in METHODS
     }  # fmt: skip
-    draw_demo(picture, runs)
-    return runs

@@ -1,4 +1,4 @@
-"""embed: compute frozen features of a data set once, as a file that every command takes.
+"""embed: compute frozen features of images once, as a file that every command takes.
 
 Images are embedded in parts of 1,024, which are saved beside the feature file until it is complete. An image whose
 features are in the file or in a part is not embedded again (:class:`FeatureCache`).
@@ -10,14 +10,12 @@ import logging
 import os
 import stat
 import time
-import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -26,33 +24,16 @@ import torch
 from unflip.api.options import EMBED, EmbeddingOptions, option_tree
 from unflip.compute import find_device
 from unflip.data.arrays import Array, Pieces, read_npz, write_npz
-from unflip.data.columns import Table
 from unflip.data.dataset import Dataset, Encoding, Inputs, Split
 from unflip.data.files import BrokenImageError, ImageFiles, ResizeCrop, Skipped, make_pool
 from unflip.data.images import check_broken
 from unflip.data.loaders import check_used, load_raw
-from unflip.data.loaders.arrays import (
-    DIGESTS,
-    IMAGE_STATS,
-    STATES,
-    FeatureOrigin,
-    read_origin,
-    write_features,
-)
+from unflip.data.loaders.arrays import DIGESTS, IMAGE_STATS, STATES, FeatureOrigin, read_origin, write_features
 from unflip.data.options import DataOptions
 from unflip.data.split import row_hashes
-from unflip.encoders.base import restore
-from unflip.encoders.image import (
-    Embedded,
-    ImageEncoder,
-    embed_part,
-    image_options,
-    read_batches,
-)
-from unflip.encoders.table import columns_of, encode_raw
-from unflip.errors import ConfigError, InputError, RunFolderError, Stopped, UnflipWarning
+from unflip.encoders.image import Embedded, ImageEncoder, embed_part, image_options, read_batches
+from unflip.errors import ConfigError, InputError, RunFolderError, Stopped
 from unflip.files import LOCK, Interruption, locked, naming_target, remove_partial
-from unflip.options import Options
 from unflip.progress import Track, make_reporter
 from unflip.runs.config import Tree, check_section
 from unflip.runs.layout import check_output
@@ -106,13 +87,13 @@ class EmbedResult:
 
 
 def embed(data: str | Path, out: str | Path, *, force: bool = False, **options: Any) -> EmbedResult:
-    """Write the features of a data set of images, texts or rows to ``out``, as ``unflip embed`` does.
+    """Write the features of a data set of images to ``out``, as ``unflip embed`` does.
 
     Labels, class names, ids, splits and the encoder are saved with the features. An interrupted call is resumed; if
     ``out`` already has the features of these images, only the labels are updated.
 
     Args:
-        data: images, or a table of columns or texts, as ``unflip embed --help`` lists them.
+        data: images, as ``unflip embed --help`` lists them.
         out: an .npz file in an existing folder.
         force: replace other features at ``out``.
         options: those of ``unflip.api.options.EMBED``, as in ``unflip embed --help``.
@@ -122,19 +103,13 @@ def embed(data: str | Path, out: str | Path, *, force: bool = False, **options: 
     tree = option_tree(EMBED, options)
     execution = check_section(Execution, tree.get("execution", {}))
     raw, data_options, embedding = read_data(data, tree)
-    if isinstance(raw.train.inputs, Table):
-        check_output(out, force=force)
-        return _encode_table(raw, out, data_options, make_reporter(execution.quiet).track)
     plan = plan_embedding(raw, out, data_options, embedding, execution)
     check_output(out, force=force or plan.finished is not None)
     return plan.run()
 
 
 def read_data(
-    data: str | Path,
-    tree: Tree,
-    typed: Collection[str] | None = None,
-    parts: Mapping[str, Options] = MappingProxyType({}),
+    data: str | Path, tree: Tree, typed: Collection[str] | None = None
 ) -> tuple[Dataset, DataOptions, EmbeddingOptions]:
     """Read the data, and check the sections of ``tree`` that apply to it.
 
@@ -142,34 +117,17 @@ def read_data(
         data: the file, folder or name.
         tree: with the sections ``data`` and ``embedding``.
         typed: the keys of ``data`` that must have an effect; by default all of them.
-        parts: options of loaders by name.
     """
     own, backbone = tree.get("data", {}), tree.get("embedding", {})
     embedding = check_section(EmbeddingOptions, backbone)
     if not isinstance(own, dict):
         raise ConfigError(f"data = {own!r}: must be a section")
     options = check_section(DataOptions, {**own, "path": str(Path(data))}, "data.")
-    raw = load_raw(options, parts)
+    raw = load_raw(options)
     check_used(options, own if typed is None else typed, EMBEDDING_USES if raw.holds_images else ())
     if backbone and not raw.holds_images:
         raise ConfigError(f"--{next(iter(backbone)).replace('_', '-')} is for images, and {data} holds none")
     return raw, options, embedding
-
-
-def _encode_table(raw: Dataset, out: Path, options: DataOptions, track: Track) -> EmbedResult:
-    started = time.perf_counter()
-    features = encode_raw(raw, options, track)
-    assert features.encoding is not None
-    if raw.train.labels is None and raw.label_column is None and Path(options.path).is_file():
-        used = ", ".join(columns_of(features.encoding))
-        text = f"{options.path}: {raw.unlabeled}; now these columns become features: {used}"
-        warnings.warn(text, UnflipWarning, stacklevel=3)
-    rows = {name: part.inputs for name, part in features.parts().items() if isinstance(part.inputs, np.ndarray)}
-    origin = FeatureOrigin(features.encoding, str(Path(options.path).resolve()), "", clean_val=raw.clean_val)
-    write_features(out, rows, features.parts(), raw, origin)
-    seconds, how = time.perf_counter() - started, restore(features.encoding).describe()
-    examples = {name: part.inputs for name, part in raw.parts().items()}
-    return EmbedResult(out, replace(features, name=out.name), examples, False, seconds, how)
 
 
 def plan_embedding(
@@ -259,8 +217,7 @@ class EmbedPlan:
     def check_sample(self) -> None:
         """Read some images of each split, so that broken data is reported before anything is written or replaced."""
         for name, images in self._files.items():
-            count = min(len(images), SAMPLE_IMAGES)
-            rows = torch.arange(count) * len(images) // count
+            rows = torch.arange(count := min(len(images), SAMPLE_IMAGES)) * len(images) // count
             source = self.encoder.source(images, self.options.workers)
             batches = read_batches(source, rows.split(self.encoder.batch_size))
             broken = {row: reason for _, reasons in batches for row, reason in reasons.items()}
@@ -432,7 +389,7 @@ class FeatureCache:
         """Add the features in the file ``out``, if they were computed in the same way."""
         try:
             origin = read_origin(out)
-            if origin is None or encoding.differences(replace(origin.encoding, arrays=encoding.arrays)):
+            if origin is None or encoding.differences(origin.encoding):
                 return
             content = read_npz(out)
         except InputError:  # something else, or damaged

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -14,7 +13,7 @@ from unflip.data.files import is_image
 from unflip.errors import ConfigError, InputError, unknown
 from unflip.files import write_text
 from unflip.runs.folder import Run, as_run
-from unflip.runs.labels import REMOVED, label_issue_mask, names_of, write_table
+from unflip.runs.labels import REMOVED, names_of, write_table
 from unflip.runs.layout import check_output
 
 _SUFFIXES = {
@@ -22,13 +21,11 @@ _SUFFIXES = {
     "parquet": (".parquet",),
     "jsonl": (".jsonl",),
     "label-studio": (".json",),
-    "cleanlab": (".csv", ".parquet"),
     "fiftyone": (".json",),
     "argilla": (".json",),
 }
 FORMATS = tuple(_SUFFIXES)
 _TASKS = ("label-studio", "argilla")  # for people to label
-_DATALAB = ("outlier", "near_duplicate")  # issues that cleanlab's Datalab has, too
 
 
 def export(
@@ -43,16 +40,15 @@ def export(
 ) -> int:
     """Write the labels of a finished run in the format of another tool.
 
-    Other issues are in the column ``issues``, in the tasks' data or, for cleanlab, in ``is_outlier_issue`` and
-    ``is_near_duplicate_issue``.
+    Other issues are in the column ``issues``, or in the tasks' data.
 
     Args:
         run: a finished run, or its folder.
         out: the file to write.
         form: by default what the suffix says, ``label-studio`` for .json. ``csv``, ``parquet`` and ``jsonl`` hold all
             columns of ``labels.parquet``; ``label-studio`` and ``argilla`` have a task or record for each label issue,
-            with the suggested label; ``fiftyone`` has the suggested labels of all images; ``cleanlab`` the columns of
-            ``CleanLearning.get_label_issues``. Removed examples are in tables only.
+            with the suggested label; ``fiftyone`` has the suggested labels of all images. Removed examples are in
+            tables only.
         all_examples: Label Studio and Argilla: all examples instead of label issues.
         prefix: Label Studio and Argilla: a URL or folder to put before each image path.
         data: Label Studio and Argilla: where texts and tables are now, if they have moved.
@@ -84,9 +80,7 @@ def export(
             content = [_as_task(example, _shown(example, prefix, rows), agent) for example in examples]
         write_text(out, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
         return len(examples)
-    if form == "cleanlab":
-        table = _as_cleanlab(table, flagged)
-    elif flagged is not None:
+    if flagged is not None:
         table = table.append_column("issues", pa.array([";".join(names) for names in _names(table, flagged)]))
     write_table(out, table)
     return len(table)
@@ -98,20 +92,6 @@ def _names(table: pa.Table, flagged: pa.Table) -> list[list[str]]:
     for index, name in zip(flagged["index"].to_pylist(), flagged["issue"].to_pylist(), strict=True):
         names[index][name] = None
     return list(map(list, names))
-
-
-def _as_cleanlab(table: pa.Table, flagged: pa.Table | None) -> pa.Table:
-    columns = {
-        "is_label_issue": label_issue_mask(table),
-        "label_quality": table["label_quality"],
-        "given_label": names_of(table, "given_label"),
-        "predicted_label": names_of(table, "suggested_label"),
-    }
-    if flagged is not None:
-        for name in _DATALAB:
-            rows = flagged.filter(pc.equal(flagged["issue"], name))["index"].to_numpy()
-            columns[f"is_{name}_issue"] = np.isin(np.arange(len(table)), rows)
-    return pa.table(columns)
 
 
 def _examples(table: pa.Table, flagged: pa.Table | None, *, only_issues: bool) -> list[dict[str, Any]]:

@@ -89,13 +89,8 @@ _EXAMPLES = (
     "data.skip_broken",
 )  # fmt: skip
 _LABELS = (
-    "data.labels",
-    "data.annotations",
-    "data.annotator_columns",
-    "data.unlabeled",
-    "data.ordinal",
-    "data.reviewed",
-)
+    "data.labels", "data.annotations", "data.annotator_columns", "data.unlabeled", "data.ordinal", "data.reviewed",
+)  # fmt: skip
 
 TRAIN = (
     *_LEARNING, *_LABELS, *_EXAMPLES, *_BACKBONE, "data.limit", "noise.recipe", "network", "sources.from_scratch",
@@ -109,7 +104,8 @@ CLEAN = (
 )  # fmt: skip
 """Options of `clean`."""
 EMBED = (
-    *_BACKBONE, "data.image_resize", "data.resample", *_EXAMPLES, "embedding.batch_size", *_COMPUTE,
+    *_BACKBONE, "data.image_resize", "data.resample", "data.label_column", "data.skip_broken", "embedding.batch_size",
+    *_COMPUTE,
 )  # fmt: skip
 """Options of `embed`."""
 CORRUPT = (

@@ -218,15 +218,12 @@ def _encode(
 
 def _takes(model: Model) -> str:
     """Return what a model takes, in a few words."""
-    encoding = model.encoding
+    encoding, shape = model.encoding, model.input_shape
     if encoding is None:
-        shape = model.input_shape
         return f"{shape[0]} features, as it was trained on" if len(shape) == 1 else f"images of shape {shape}"
     if encoding.encoder == "images":
         return "images, or their features"
-    columns = columns_of(encoding)
-    more = f" and {len(columns) - _MAX_COLUMNS} more" if len(columns) > _MAX_COLUMNS else ""
-    return f"a table with the columns {', '.join(columns[:_MAX_COLUMNS])}{more}"
+    return f"a table with the columns {', '.join(columns_of(encoding)[:_MAX_COLUMNS])}, ..."
 
 
 def _check_encoding(trained: Encoding | None, raw: Dataset, what: str) -> None:

@@ -80,7 +80,7 @@ def save(labels: Any, data: Any, out: str | Path | None = None, *, force: bool =
         about = {
             "method": "own code", "classes": [*classes], "seed": 0, "epochs": 1, "selection": "last",
             "protocol": "last", "selected_epoch": 1, "checked_with": None, "seconds": 0.0, "seconds_per_epoch": 0.0,
-            "peak_rss_mb": None, "skipped": 0, "versions": {"unflip": __version__},
+            "skipped": 0, "versions": {"unflip": __version__},
         }  # fmt: skip
         write_scored(run, raw, chosen.path, table, errors, about)
     return Result(run.folder, memory)

@@ -109,12 +109,9 @@ def dry_run(data: str | Path | None, out: str | Path, *, force: bool = False, **
     if isinstance(raw.train.inputs, Table):
         choices = ColumnChoices(numeric=own.numeric, categorical=own.categorical, text_column=own.text_column)
         lines = TableEncoder.fit(raw.train.inputs, choices, own.text_encoder).describe()
-    names, counts = (
-        labeled.class_names or range(labeled.num_classes),
-        labeled.given[labeled.given >= 0].bincount().tolist(),
-    )
-    classes = [(name, count) for name, count in zip(names, counts, strict=False) if count]
-    lines.append(f"{sum(counts):,} training examples in {len(classes)} classes:")
+    names, counts = labeled.class_names or range(labeled.num_classes), labeled.given[labeled.given >= 0].bincount()
+    classes = [(name, count) for name, count in zip(names, counts.tolist(), strict=False) if count]
+    lines.append(f"{int(counts.sum()):,} training examples in {len(classes)} classes:")
     lines += [f"  {one_line(str(name))} {count:,}" for name, count in classes]
     return "\n".join([config.to_toml(), *(f"# {line}" for line in lines)])
 
@@ -129,7 +126,7 @@ def plan_training(
     config = layers.resolve()
     config.check()
     data = config.common.data
-    raw = load_raw(data, config.parts)
+    raw = load_raw(data)
     embeds = raw.holds_images and not any("network" in layer for layer in layers.trees)
     check_used(data, layers.typed("data"), EMBEDDING_USES if embeds else ())
     if not embeds:

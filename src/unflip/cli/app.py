@@ -36,11 +36,11 @@ COMMANDS = {
     "train": ("train", "train", "Train a classifier on noisy labels."),
     "predict": ("finished", "predict", "Predict classes and probabilities of new examples."),
     "report": ("finished", "report", "Write the HTML report of a run, or print a table that compares several."),
-    "export": ("finished", "export", "Export labels as a table, or for Label Studio, Argilla, FiftyOne or cleanlab."),
-    "embed": ("train", "embed", "Compute features of images, texts or columns, to train on them in seconds."),
+    "export": ("finished", "export", "Export labels as a table, or for Label Studio, Argilla or FiftyOne."),
+    "embed": ("train", "embed", "Compute features of images by a pretrained network, to train on them in seconds."),
     "corrupt": ("train", "corrupt", "Add label noise to clean labels, and record how."),
     "list": ("app", "list_parts", "List available methods, networks, backbones, checks, presets and more."),
-    "paper": ("paper", "paper_app", "Reproduce the paper: sweeps, tables and figures."),
+    "paper": ("paper", "paper_app", "Reproduce the paper: sweeps and tables."),
 }
 
 

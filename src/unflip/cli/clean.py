@@ -1,7 +1,7 @@
 """``unflip clean``: find label issues, print a summary and the next commands."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,12 +9,12 @@ import typer
 
 from unflip.api.options import CLEAN
 from unflip.cli.flags import DryRun, Quiet, takes
-from unflip.errors import count_of, one_line
+from unflip.errors import count_of, shorten
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from unflip.api.clean import CleanResult
+    from unflip.runs.folder import Run
 
 _MAX_PAIRS = 3  # pairs of classes in the summary
 _MAX_NAME = 40  # characters of a class name
@@ -53,9 +53,9 @@ def clean(
         return
     if not quiet:
         print("\n".join([plan.line(), *(f"  {line}" for line in plan.doubtful_columns())]), flush=True)  # noqa: T201
-    result = plan.execute()
+    run = plan.execute()
     if not quiet:
-        print(summary(result))  # noqa: T201
+        print(summary(run))  # noqa: T201
 
 
 def annotators(
@@ -89,40 +89,45 @@ def annotators(
     print(f"Labels: {out / 'labels.csv'}\nReport: {result.report_path}")  # noqa: T201
 
 
-def summary(result: "CleanResult") -> str:
+def summary(run: "Run") -> str:
     """Return the results, where they are, and the next commands, in at most 15 lines."""
-    from unflip.report.run_report import next_commands
+    import numpy as np
 
-    out, count = result.run.folder, len(result.label_issues)
-    lines = [str(result.summary)]
-    if count:
-        lines.append(_pairs(result))
-    if result.reviewed or result.removed:
-        reviewed = f"  {count_of(result.reviewed, 'reviewed label')}, {result.corrected:,} corrected"
-        lines.append(reviewed + (f"; {count_of(result.removed, 'example')} removed" if result.removed else ""))
-    if since := result.since:
+    from unflip.report.run_report import next_commands
+    from unflip.runs.labels import REMOVED, UNLABELED, label_issue_mask, lowest_quality_first, names_of
+
+    out, result, told, table = run.folder, run.result, run.label_summary, run.labels()
+    splits = np.array(table["split"].to_pylist())
+    table, unlabeled = table.filter(splits != REMOVED), int((splits == UNLABELED).sum())
+    lines = [str(told)]
+    if told.issues:
+        order = lowest_quality_first(table)
+        issues = table.take(order[label_issue_mask(table)[order]])
+        lines.append(_pairs(*(names_of(issues, name).to_pylist() for name in ("given_label", "suggested_label"))))
+    if told.reviewed or result["removed"]:
+        corrected = int((table["reviewed"].to_numpy() & table["changed"].to_numpy()).sum())
+        reviewed = f"  {count_of(told.reviewed, 'reviewed label')}, {corrected:,} corrected"
+        lines.append(reviewed + (f"; {count_of(result['removed'], 'example')} removed" if result["removed"] else ""))
+    if since := result["since_last"]:
         new = f"{count_of(since['new'], 'new example')} ({count_of(since['label_issues'], 'label issue')})"
         lines.append(f"  since the last run: {new}, {since['gone']:,} gone")
-    accuracy = result.run.result["val_accuracy"]
-    if accuracy is not None:
-        lines.append(f"  the model disagrees with {1 - accuracy:.1%} of the validation labels")
-    if result.unscored:
-        lines.append(f"  {count_of(result.unscored, 'label')} without a score: too few examples of the class")
-    if result.unlabeled:
-        lines.append(
-            f"  {count_of(result.unlabeled, 'example')} without a label, with suggestions: {out / 'unlabeled.csv'}"
-        )
-    lines += _tests(result.run.result["tests"])
-    if result.skipped:
-        lines.append(f"  {count_of(len(result.skipped), 'broken image')} skipped: {out / 'skipped.csv'}")
-    if (annotators := result.run.annotator_table("annotators.csv")) is not None:
+    if result["val_accuracy"] is not None:
+        lines.append(f"  the model disagrees with {1 - result['val_accuracy']:.1%} of the validation labels")
+    if unscored := table["label_quality"].null_count - unlabeled:
+        lines.append(f"  {count_of(unscored, 'label')} without a score: too few examples of the class")
+    if unlabeled:
+        lines.append(f"  {count_of(unlabeled, 'example')} without a label, with suggestions: {out / 'unlabeled.csv'}")
+    lines += _tests(result["tests"])
+    if result["skipped"]:
+        lines.append(f"  {count_of(result['skipped'], 'broken image')} skipped: {out / 'skipped.csv'}")
+    if (annotators := run.annotator_table("annotators.csv")) is not None:
         lines.append(f"Annotators: {out / 'annotators.csv'} ({describe_annotators(annotators)})")
         lines.append(f"  where one more label helps most, and whom to ask: {out / 'ask_next.csv'}")
-    if count or len(result.doubtful):
+    if told.issues or told.doubtful:
         lines.append(f"Label issues: {out / 'label_issues.csv'}")
-    commands = next_commands(result.run)
+    commands = next_commands(run)
     width = max(len(command) for command, _ in commands)
-    lines += [*_issues(result), f"Report: {result.run.report_path}", "Next:"]
+    lines += [*_issues(run), f"Report: {run.report_path}", "Next:"]
     return "\n".join([*lines, *(f"  {command:<{width}}  # {what}" for command, what in commands)])
 
 
@@ -134,14 +139,14 @@ def describe_annotators(table: "pa.Table") -> str:
     return ", ".join([*parts, *([f"{copying:,} agree as if one copied the other"] if copying else [])])
 
 
-def _issues(result: "CleanResult") -> list[str]:
+def _issues(run: "Run") -> list[str]:
     """Return the number of other issues by kind, and where the list is."""
-    counts = Counter(result.issues.filter(result.issues["flag"])["issue"].to_pylist())
+    counts = {name: count for name, count in run.result["other_issues"].items() if count}
     names = {"ambiguous": "ambiguous example", "leakage": "leaked test example", "class_quality": "low-quality class"}
     names |= {"image_quality": "low-quality image", "column_quality": "low-quality column"}
     names |= {"slice": "poorly labeled slice"}
     kinds = ", ".join(count_of(count, names.get(name, name.replace("_", " "))) for name, count in counts.items())
-    return [f"Other issues: {result.run.folder / 'issues.csv'} ({kinds})"] if counts else []
+    return [f"Other issues: {run.folder / 'issues.csv'} ({kinds})"] if counts else []
 
 
 def _tests(tests: Mapping[str, Any]) -> list[str]:
@@ -156,14 +161,11 @@ def _tests(tests: Mapping[str, Any]) -> list[str]:
     return [line]
 
 
-def _pairs(result: "CleanResult") -> str:
-    pairs = result.pairs()
-    shown = [f"{_short(given)} -> {_short(suggested)} ({count:,})" for (given, suggested), count in pairs[:_MAX_PAIRS]]
+def _pairs(given: Sequence[Any], suggested: Sequence[Any]) -> str:
+    """Return how many label issues the most frequent pairs of given and suggested class have."""
+    pairs = Counter(zip(map(str, given), map(str, suggested), strict=True)).most_common()
+    names = [[shorten(name, _MAX_NAME) for name in pair] for pair, _ in pairs[:_MAX_PAIRS]]
+    shown = [f"{' -> '.join(pair)} ({count:,})" for pair, (_, count) in zip(names, pairs, strict=False)]
     if rest := pairs[_MAX_PAIRS:]:
         shown.append(f"{count_of(len(rest), 'other pair')} ({sum(count for _, count in rest):,})")
     return f"  {', '.join(shown)}"
-
-
-def _short(name: str) -> str:
-    name = one_line(name)
-    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 3]}..."

@@ -107,9 +107,7 @@ def export(
     out: Annotated[Path, typer.Option(help="Output file: .csv, .parquet, .jsonl, or .json for Label Studio.")],
     form: Annotated[
         str | None,
-        typer.Option(
-            "--format", help="csv, parquet, jsonl, label-studio, argilla, fiftyone or cleanlab; by default the suffix."
-        ),
+        typer.Option("--format", help="csv, parquet, jsonl, label-studio, argilla or fiftyone; by default the suffix."),
     ] = None,
     all_examples: Annotated[
         bool, typer.Option("--all", help="Label Studio, Argilla: all examples instead of label issues.")
@@ -118,7 +116,7 @@ def export(
     data: Moved = None,
     force: Force = False,
 ) -> None:
-    """Export labels as a table, or for Label Studio, Argilla, FiftyOne or cleanlab.
+    """Export labels as a table, or for Label Studio, Argilla or FiftyOne.
 
     Example: unflip export runs/first --out tasks.json
     """

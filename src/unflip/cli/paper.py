@@ -1,4 +1,4 @@
-"""``unflip paper``: sweeps over grids of runs, and the paper's tables and figures."""
+"""``unflip paper``: sweeps over grids of runs, and the paper's tables."""
 
 import sys
 from pathlib import Path
@@ -6,21 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unflip.cli.flags import Device, Force, Quiet
+from unflip.cli.flags import Device, Quiet
 from unflip.errors import count_of
 
 if TYPE_CHECKING:
     from unflip.reproduce.sweep import Progress
 
-paper_app = typer.Typer(help="Reproduce the paper: sweeps, tables and figures.", no_args_is_help=True)
-
-Results = Annotated[
-    list[Path] | None, typer.Option(help="A results.jsonl, or the folder of a sweep; repeatable.", metavar="PATH")
-]
-Where = Annotated[
-    list[str] | None,
-    typer.Option(help="Use only results with this value, such as epochs=15; repeatable.", metavar="KEY=VALUE"),
-]
+paper_app = typer.Typer(help="Reproduce the paper: sweeps and tables.", no_args_is_help=True)
 
 
 @paper_app.command()
@@ -81,7 +73,9 @@ def sweep(
 @paper_app.command()
 def table(
     name: Annotated[str, typer.Argument(help="Number of a table of the paper: 1 to 6.")],
-    results: Results = None,
+    results: Annotated[
+        list[Path] | None, typer.Option(help="A results.jsonl, or the folder of a sweep; repeatable.", metavar="PATH")
+    ] = None,
     show: Annotated[
         str,
         typer.Option(
@@ -92,7 +86,10 @@ def table(
     ] = "selected",
     paper: Annotated[bool, typer.Option(help="Show the paper's numbers.")] = True,
     methods: Annotated[str | None, typer.Option(help="Methods, separated by commas; default: the paper's.")] = None,
-    where: Where = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(help="Use only results with this value, such as epochs=15; repeatable.", metavar="KEY=VALUE"),
+    ] = None,
 ) -> None:
     """Print a table of the paper next to your results, with differences and missing cells.
 
@@ -105,32 +102,9 @@ def table(
     print(text, end="")  # noqa: T201
 
 
-@paper_app.command()
-def figure(
-    name: Annotated[str, typer.Argument(help="alpha, lambda, curves, shift or pmd.")],
-    out: Annotated[Path, typer.Option(help="Output picture: .png, .svg or .pdf.")],
-    results: Results = None,
-    run: Annotated[list[Path] | None, typer.Option(help="Folder of a finished run; repeatable.")] = None,
-    where: Where = None,
-    force: Force = False,
-) -> None:
-    """Draw a figure: influence of alpha or lambda, learning curves, class Gaussians, PMD noise.
-
-    alpha and lambda need --results; curves and shift need --run.
-    Example: unflip paper figure shift --run runs/mddc --out shift.png
-    """
-    from unflip.reproduce.figures import figure as draw_figure
-
-    path = draw_figure(name, out, results=results or (), runs=run or (), where=where or (), force=force)
-    print(f"Figure: {path}")  # noqa: T201
-
-
 def _counts(progress: "Progress") -> str:
-    from unflip.progress import duration
-
     done, running, failed = len(progress.seconds), len(progress.running), len(progress.failed)
-    left = f" (about {duration(progress.seconds_left() or 0)})" if progress.seconds and progress.left else ""
-    return f"{done} done, {running} running, {failed} failed, {progress.left} left{left}"
+    return f"{done} done, {running} running, {failed} failed, {progress.left} left"
 
 
 @paper_app.command()

@@ -8,30 +8,27 @@ import typer
 
 from unflip.api.options import CORRUPT, EMBED, TRAIN
 from unflip.cli.flags import DryRun, Quiet, takes
-from unflip.errors import ConfigError, count_of, one_line
+from unflip.errors import ConfigError, count_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from unflip.noise.transition import NoiseProfile
     from unflip.runs.folder import Run
 
 _LISTED = 10  # label issues that the demo prints
-_MAX_ROWS = 20  # classes of which `corrupt` prints the noise
-_MIN_SHARE = 0.005  # smaller ones would be shown as 0.00
 
 
 @takes(EMBED)
 def embed(
-    data: Annotated[str, typer.Argument(help="Images (a folder per class, a list of paths, CIFAR), texts or a table.")],
+    data: Annotated[str, typer.Argument(help="Images: a folder per class, a list of paths, or CIFAR.")],
     out: Annotated[Path, typer.Option(help="Feature file, .npz; every command takes it as --data.")],
     force: Annotated[bool, typer.Option("--force", help="Replace another file at --out.")] = False,
     quiet: Quiet = False,
     **options: Any,
 ) -> None:
-    """Compute features of images, texts or columns, to train on them in seconds.
+    """Compute features of images by a pretrained network, to train on them in seconds.
 
-    Images are embedded by a pretrained network. Labels, class names, paths, splits and the encoder are saved with the
+    Labels, class names, paths, splits and the encoder are saved with the
     features. An interrupted call is resumed by the same command.
     Example: unflip embed photos --out features.npz, then: unflip train --data features.npz --preset features --out run
     """
@@ -57,7 +54,7 @@ def embed(
 def corrupt(
     data: Annotated[str, typer.Option(help="Feature arrays with clean train_labels, or the built-in data set digits.")],
     noise: Annotated[str, typer.Option(help="Noise recipe: steps joined by +.", metavar="RECIPE")],
-    out: Annotated[Path, typer.Option(help="Output labels: .npy, .csv or .txt; .json goes next to it.")],
+    out: Annotated[Path, typer.Option(help="Output labels: .npy or .csv; .json goes next to it.")],
     save_posterior: Annotated[Path | None, typer.Option(help="Write the estimated posteriors to this .npy.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     quiet: Quiet = False,
@@ -73,29 +70,7 @@ def corrupt(
 
     result = corrupt_task(data, noise, out, save_posterior=save_posterior, force=force, quiet=quiet, **options)
     if not quiet:
-        print_noise(result.measured, result.class_names)
-        print(f"Labels: {result.labels}, record: {result.record}")  # noqa: T201
-
-
-def print_noise(measured: "NoiseProfile", class_names: "Sequence[str] | None") -> None:
-    """Print the noise rate, and a row per class: its noise rate and its four most frequent wrong labels.
-
-    Up to 20 classes are shown, those with the most noise.
-    """
-    from unflip.reproduce.table_text import markdown_table
-
-    count, counts = len(measured.matrix), measured.class_counts.tolist()
-    names = [one_line(name) for name in class_names or map(str, range(count))]
-    rows = measured.class_rates.argsort(descending=True, stable=True)[:_MAX_ROWS].tolist()
-    table = [("true class", "labels", "noise", "given instead")]
-    for i in rows if count > _MAX_ROWS else range(count):
-        shares = measured.matrix[i].tolist()
-        others = sorted((j for j in range(count) if j != i and shares[j] >= _MIN_SHARE), key=lambda j: -shares[j])
-        wrong = ", ".join(f"{names[j]} {shares[j]:.2f}" for j in others[:4])
-        table.append((names[i], str(counts[i]), f"{float(measured.class_rates[i]):.3f}", wrong))
-    worst = f"; the {_MAX_ROWS} classes with the most noise" if count > _MAX_ROWS else ""
-    print(f"noise rate {measured.rate:.4f} over {sum(counts)} labels, {count} classes{worst}")  # noqa: T201
-    print(markdown_table(table))  # noqa: T201
+        print(f"Noise rate: {result.noise_rate:.4f}\nLabels: {result.labels}, record: {result.record}")  # noqa: T201
 
 
 @takes(TRAIN)
@@ -105,7 +80,7 @@ def train(
         str | None,
         typer.Option(
             help="Images or texts (one folder per class), a table (.csv, .parquet, .jsonl), feature arrays "
-            "(.npz, .npy), CIFAR, WebVision, Clothing1M, or a built-in data set: see `unflip list data`."
+            "(.npz, .npy), CIFAR, or a built-in data set: see `unflip list data`."
         ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
@@ -161,7 +136,7 @@ def summary(run: "Run") -> str:
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the runs and the figure.")] = Path("demo"),
+    out: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("demo"),
     quiet: Quiet = False,
 ) -> None:
     """Find wrong labels of handwritten digits, and compare methods; takes about a minute."""
@@ -185,7 +160,7 @@ def demo(
     parts = [
         f"Label noise: {1 - last.result['label_accuracy_all']['given']:.1%}",
         markdown_table(methods),
-        f"Figure: {out / 'demo.png'}\n{METHODS[-1]}: {last.label_summary}",
+        f"{METHODS[-1]}: {last.label_summary}",
         f"Lowest label quality:\n{markdown_table(issues)}",
         f"All labels: {last.folder / 'labels.csv'}\nReport, with pictures: {last.report_path}",
     ]

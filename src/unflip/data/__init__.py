@@ -18,8 +18,6 @@ datasets = Registry(
         ),
         Entry("cifar10", "CIFAR-10: the folder of its official files, binary or Python", f"{_IN}.cifar:CIFAR10"),
         Entry("cifar100", "CIFAR-100: the folder of its official files, binary or Python", f"{_IN}.cifar:CIFAR100"),
-        Entry("webvision", "WebVision 1.0's folder: 50 classes of its Google images", f"{_IN}.web_images:webvision"),
-        Entry("clothing1m", "Clothing1M's folder of key lists, labels and images", f"{_IN}.web_images:clothing1m"),
         Entry("digits", "1,797 handwritten digits, built in, with clean labels", f"{_IN}.digits:digits"),
     ],
 )

@@ -234,13 +234,9 @@ def _names_to_numbers(labels: Array, names: Sequence[str], what: str) -> Tensor:
         name = values.tolist()[numbers.index(None)]
         row = int((labels == name).argmax())
         if not name:
-            raise _empty(what, row)
+            raise InputError(f"{what}, row {row}: the label is empty; every example needs one")
         raise InputError(f"{what}, row {row}: {unknown('class', name, names[:_COMPARED])}")
     return torch.from_numpy(np.array(numbers, np.int64)[inverse])
-
-
-def _empty(what: str, row: int) -> InputError:
-    return InputError(f"{what}, row {row}: the label is empty; every example needs one")
 
 
 def name_column(columns: Collection[str]) -> str | None:

@@ -1,10 +1,10 @@
 """Options of data: which examples and labels, how images are read, which noise is added. Nothing heavy is imported."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, StringConstraints, field_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, StringConstraints
 
-from unflip.options import Options
+from unflip.options import CommaSeparated, Options
 
 Resample = Literal["bilinear", "bicubic"]
 Crop = Literal["resized", "random"]
@@ -62,7 +62,7 @@ class DataOptions(ImageOptions):
     annotations: str | None = None
     """Labels by several annotators: a table (index, path or id; annotator; label) or an export of Label Studio or
     Argilla. The data's own labels are then used for evaluation only."""
-    annotator_columns: tuple[str, ...] = ()
+    annotator_columns: CommaSeparated = ()
     """Tables and manifests: the columns with the labels of each annotator, such as a,b,c; empty where one gave none."""
     unlabeled: str | None = None
     """What stands for no label, such as -1, besides empty cells. Examples without a label get a suggestion."""
@@ -90,12 +90,6 @@ class DataOptions(ImageOptions):
     """Standard deviation of the noise between two views of a row, in units of the standardized features."""
     mmap_threshold_mb: float = Field(1024.0, ge=0.0)
     """Array files larger than this many megabytes stay on disk and are read batch by batch."""
-
-    @field_validator("annotator_columns", mode="before")
-    @classmethod
-    def _split_commas(cls, names: Any) -> Any:
-        listed = [names] if isinstance(names, str) else names
-        return [column.strip() for name in listed for column in str(name).split(",")]
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from unflip.data.arrays import Array
 from unflip.encoders import reading
 from unflip.encoders.text import TextEncoder, choose_text_encoder
-from unflip.errors import InputError, UnflipWarning, count_of, one_line, unknown
+from unflip.errors import InputError, UnflipWarning, count_of, shorten, unknown
 from unflip.progress import Track
 
 _MAX_CATEGORIES = 50  # categories with a feature of their own
@@ -363,9 +363,3 @@ def _filled(cells: pa.Array) -> Array:
     """Return cells as an object array of strings, ``""`` for empty ones."""
     filled: Array = reading.to_strings(cells).fill_null("").to_numpy(zero_copy_only=False)
     return filled
-
-
-def shorten(text: str, max_chars: int = 20) -> str:
-    """Return text from data on one line of at most ``max_chars`` characters."""
-    text = one_line(text)
-    return text if len(text) <= max_chars else f"{text[: max_chars - 3]}..."

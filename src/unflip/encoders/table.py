@@ -15,9 +15,9 @@ from unflip.data.dataset import Dataset, Encoding, Split
 from unflip.data.options import DataOptions
 from unflip.data.split import content_hash, row_hashes
 from unflip.encoders.base import Encoded, Encoder
-from unflip.encoders.columns import Column, ColumnChoices, fit_column, restore_column, shorten
+from unflip.encoders.columns import Column, ColumnChoices, fit_column, restore_column
 from unflip.encoders.reading import kind_of, normalize_cells
-from unflip.errors import InputError, UnflipWarning, count_of, one_line
+from unflip.errors import InputError, UnflipWarning, count_of, one_line, shorten
 from unflip.progress import Track, untracked
 
 _MAX_LISTED = 20  # columns in an error message
@@ -110,6 +110,13 @@ def text_columns(encoding: Encoding) -> tuple[str, ...]:
     """Return the text columns of an encoding; none if it is not one of a table."""
     columns = encoding.settings["columns"] if encoding.encoder == "table" else []
     return tuple(column["name"] for column in columns if column["kind"] == "text")
+
+
+def example_texts(raw: Dataset, encoding: Encoding | None) -> dict[str, list[str]]:
+    """Return the text columns of a table, for all training and validation examples."""
+    names = text_columns(encoding) if encoding is not None else ()
+    tables = [part.inputs.table for part in (raw.train, raw.val) if part and isinstance(part.inputs, Table)]
+    return {name: [text for table in tables for text in table[name].to_pylist()] for name in names if tables}
 
 
 def encode_raw(raw: Dataset, options: DataOptions, track: Track = untracked) -> Dataset:

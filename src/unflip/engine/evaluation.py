@@ -1,10 +1,8 @@
 """Evaluation: accuracies, selection of the epoch and result.json; the only module that reads clean labels."""
 
 import platform
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,12 +18,11 @@ from unflip.data.loaders import is_built_in
 from unflip.engine.checkpoints import RunState
 from unflip.engine.distributed import Distributed
 from unflip.engine.inference import predict_probs
-from unflip.engine.scoring import FinalScores
+from unflip.engine.scoring import FinalScores, transition_matrix
 from unflip.engine.trainer import Trainer
 from unflip.errors import ConfigError
 from unflip.methods.base import LabelStore
 from unflip.nn.base import Ensemble
-from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.runs.config import RunConfig
 from unflip.runs.labels import error_pairs, errors_by_class, summarize_labels
 
@@ -170,7 +167,7 @@ def make_result(
         table: the label table.
         tests: the result of :func:`full_report` by test set.
     """
-    common, labels, train, noise = config.common, trainer.labels, trainer.method.context.train, scores.noise
+    common, labels, train = config.common, trainer.labels, trainer.method.context.train
     summary = summarize_labels(table, scores.errors)
     rule = effective_rule(common.select, clean_val=truth.clean_val)
     selected = state.metrics[state.best.epoch - 1]
@@ -198,7 +195,7 @@ def make_result(
         "label_summary": summary._asdict(),
         "errors_by_class": errors_by_class(table, summary, dataset.num_classes),
         "error_pairs": error_pairs(table),
-        "transition_error": _transition_error(noise, truth, labels, rows),
+        "transition_error": _transition_error(scores.transition, truth, labels, rows),
         "test_accuracy": {"selected": selected["test_accuracy"], "last": test_series[-1], "best": best},
         "tests": tests,
         "val_accuracy": selected["val_accuracy"],
@@ -217,7 +214,6 @@ def make_result(
         "since_last": None,
         "seconds": state.seconds,
         "seconds_per_epoch": state.seconds / common.epochs,
-        "peak_rss_mb": _peak_rss_mb(),
         "versions": {
             "unflip": __version__,
             "torch": torch.__version__,
@@ -232,18 +228,9 @@ def data_path(path: str) -> str:
     return path if is_built_in(path) else str(Path(path).absolute())
 
 
-def _transition_error(noise: NoiseProfile | None, truth: Truth, labels: LabelStore, rows: Tensor) -> float | None:
+def _transition_error(estimate: Tensor | None, truth: Truth, labels: LabelStore, rows: Tensor) -> float | None:
     """Return the mean total variation distance between the rows of the estimated and the true transition matrix."""
-    if noise is None or truth.clean is None:
+    if estimate is None or truth.clean is None:
         return None
-    true = measure_noise(truth.clean[rows].cpu(), labels.given[rows].cpu(), labels.num_classes)
-    return float((noise.matrix - true.matrix).abs().sum(1).mean() / 2)
-
-
-def _peak_rss_mb() -> float | None:
-    try:
-        resource = import_module("resource")
-    except ImportError:  # Windows has none
-        return None
-    peak: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+    true = transition_matrix(truth.clean[rows], labels.given[rows], labels.num_classes)
+    return float((estimate - true).abs().sum(1).mean() / 2)

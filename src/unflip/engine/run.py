@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import torch
 from torch import Tensor
 
 from unflip.data.arrays import write_array
@@ -16,14 +15,12 @@ from unflip.data.dataset import Dataset
 from unflip.engine.checkpoints import BestEpoch, Checkpoints, EpochProgress, RunState, data_fingerprint, difference
 from unflip.engine.distributed import Distributed
 from unflip.engine.evaluation import Truth, effective_rule, evaluate, full_report, make_result, selection_score
-from unflip.engine.inference import forward
 from unflip.engine.prepare import make_model, make_trainer, prepare_data
 from unflip.engine.scoring import FinalScores, score_examples
 from unflip.engine.trainer import Trainer, finite
 from unflip.errors import ConfigError, RunFolderError, Stopped
 from unflip.files import Interruption, write_json
 from unflip.nn.base import unwrap
-from unflip.noise.transition import NoiseProfile
 from unflip.progress import Reporter, make_reporter, summary
 from unflip.runs import layout
 from unflip.runs.annotators import AnnotatorTables, Unlabeled, annotator_tables
@@ -82,8 +79,8 @@ class MemoryRun(NamedTuple):
     model: Model
     labels: pa.Table
     """The same table as ``labels.parquet``."""
-    noise: NoiseProfile | None
-    """The estimated noise of the given labels, if there is an estimate."""
+    transition: Tensor | None
+    """The estimated transition matrix of the given labels, if there is an estimate."""
     summary: LabelSummary
     annotators: AnnotatorTables | None
     """What is known about annotators, if there are several."""
@@ -116,7 +113,7 @@ def train_in_memory(
     table = label_table(trainer.labels, scores.assessment, splits=dataset.splits())
     annotators = _annotator_tables(trainer, scores, table, dataset)
     summary = summarize_labels(table, scores.errors)
-    return MemoryRun(make_model(config, dataset, best), table, scores.noise, summary, annotators)
+    return MemoryRun(make_model(config, dataset, best), table, scores.transition, summary, annotators)
 
 
 def _annotator_tables(
@@ -257,18 +254,15 @@ class Session:
         """Score every example with the selected model, correct the validation labels, and write the results."""
         trainer, best, dataset, processes = self.trainer, self.state.best, self.dataset, self.processes
         epochs = self.config.common.epochs
-        gaussians, last_features = trainer.method.gaussians(), None
-        if gaussians is not None and best.epoch != epochs:  # they were fitted to the last epoch's features
-            rows = torch.arange(len(trainer.labels), device=processes.device)
-            last_features = forward(trainer.networks[0], trainer.source, rows, processes).features
+        gaussians = trainer.method.gaussians()
         scores, features = score_examples(trainer, best, epochs, clean_val=dataset.clean_val)
         tests = {name: full_report(scores.model, test, processes) for name, test in self.truth.tests.items()}
         if not processes.is_first:
             return
         if gaussians is not None:
             self.run.write_gaussians(gaussians)
-        self.run.write_features(features, last_features)
-        del features, last_features  # free the memory for the table
+        self.run.write_features(features)
+        del features  # free the memory for the table
         table = label_table(
             trainer.labels,
             scores.assessment,
@@ -280,8 +274,8 @@ class Session:
         self.run.write_labels(table, trainer.labels.history())
         if (tables := _annotator_tables(trainer, scores, table, dataset)) is not None:
             self.run.write_annotators(tables)
-        if scores.noise is not None:
-            write_array(self.run.own(layout.TRANSITION), scores.noise.matrix.numpy().astype(np.float32))
+        if scores.transition is not None:
+            write_array(self.run.own(layout.TRANSITION), scores.transition.numpy().astype(np.float32))
         make_model(self.config, dataset, best).save(self.run.own(layout.MODEL))
         write_json(
             self.run.own(layout.RESULT),

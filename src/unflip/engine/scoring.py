@@ -11,7 +11,6 @@ from unflip.engine.inference import forward_batches, predictions
 from unflip.engine.trainer import Trainer, finite
 from unflip.methods.base import HALF_MOST, LabelScores, LabelStore, TrainContext, storage_dtype
 from unflip.nn.base import Ensemble
-from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.runs.labels import Assessment
 from unflip.stats.annotators import AnnotatorFit
 from unflip.stats.discriminant import Fetch, fit_discriminant, group_order, leave_group_out
@@ -34,8 +33,8 @@ class FinalScores(NamedTuple):
     score: Tensor
     """The method's own score of each given label (n,), to compare methods by; in-sample unless the method itself has
     out-of-sample scores."""
-    noise: NoiseProfile | None
-    """The estimated noise of the given labels by class, if there is an estimate."""
+    transition: Tensor | None
+    """The estimated P(given label j | true class i) (k, k), if there is an estimate."""
     annotators: AnnotatorFit | None
     """How reliable annotators are, if there are several."""
     errors: Tensor
@@ -71,15 +70,15 @@ def score_examples(trainer: Trainer, best: BestEpoch, epochs: int, *, clean_val:
         if len(val) and not clean_val:
             corrected = method.correct(val_probs, labels.initial[val])
             labels.change(epochs, val, corrected, val_probs.gather(1, corrected[:, None])[:, 0])
-        noise = _estimate_noise(labels, val_probs, train, val[:0] if clean_val else val)
+        transition = _estimate_transition(labels, val_probs, train, val[:0] if clean_val else val)
         if label_scores is not None:
             assessment, score, errors = _adopt_scores(label_scores, trainer, model, others, other_probs)
-            noise = noise or _measure_noise(labels, train)
+            transition = _labels_transition(labels, train) if transition is None else transition
         else:
             del other_probs, val_probs  # to save memory
             assessment, score, errors = _compute_scores(trainer, others, probs, features)
     annotators = None if label_scores is None else label_scores.annotators
-    return FinalScores(model, assessment, score, noise, annotators, errors), features
+    return FinalScores(model, assessment, score, transition, annotators, errors), features
 
 
 def _predict(model: Ensemble, trainer: Trainer, indices: Tensor) -> tuple[Tensor, Tensor]:
@@ -240,23 +239,32 @@ def _gaussian_view(fetch: Fetch, trainer: Trainer) -> Callable[[Tensor, Tensor |
     return lambda rows, positions: fitted.log_posterior(fetch(rows)) if positions is None else without(positions)
 
 
-def _estimate_noise(labels: LabelStore, val_probs: Tensor, train: Tensor, val: Tensor) -> NoiseProfile | None:
-    """Estimate the noise of the given labels by class, and the transition matrix.
+def _estimate_transition(labels: LabelStore, val_probs: Tensor, train: Tensor, val: Tensor) -> Tensor | None:
+    """Estimate the transition matrix of the given labels.
 
     Corrected labels stand in for the truth if training labels were corrected; otherwise the selected model's
     predictions of the validation examples do, which it was not trained on.
     """
     if bool((labels.initial != labels.current)[train].any()):  # reviewed labels are already in ``initial``
-        return _measure_noise(labels, torch.cat([train, val]))
-    if len(val):
-        return measure_noise(val_probs.argmax(1).cpu(), labels.given[val].cpu(), labels.num_classes)
-    return None
+        return _labels_transition(labels, torch.cat([train, val]))
+    return transition_matrix(val_probs.argmax(1), labels.given[val], labels.num_classes) if len(val) else None
 
 
-def _measure_noise(labels: LabelStore, rows: Tensor) -> NoiseProfile:
-    """Measure the noise of the given labels at ``rows``, where there are any, as if the current ones were correct."""
+def _labels_transition(labels: LabelStore, rows: Tensor) -> Tensor:
+    """Return the transition matrix of the given labels at ``rows``, where there are any, if current ones are right."""
     rows = rows[labels.given[rows] >= 0]
-    return measure_noise(labels.current[rows].cpu(), labels.given[rows].cpu(), labels.num_classes)
+    return transition_matrix(labels.current[rows], labels.given[rows], labels.num_classes)
+
+
+def transition_matrix(clean: Tensor, noisy: Tensor, num_classes: int) -> Tensor:
+    """Return the shares (k, k) of noisy class j among clean class i; the identity's row for a class without examples.
+
+    >>> transition_matrix(torch.tensor([0, 0, 2]), torch.tensor([0, 1, 2]), 3).tolist()
+    [[0.5, 0.5, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    """
+    counts = (clean * num_classes + noisy).cpu().bincount(minlength=num_classes**2).view(num_classes, num_classes)
+    totals = counts.sum(1, keepdim=True)
+    return torch.where(totals > 0, counts / totals.double().clamp(min=1), torch.eye(num_classes, dtype=torch.float64))
 
 
 def pooled(probs: Tensor, gaussian_probs: Tensor) -> Tensor:

@@ -18,9 +18,9 @@ from sklearn.utils import gen_batches
 
 from unflip.data.arrays import Array
 from unflip.data.columns import Table
-from unflip.encoders.columns import shorten
 from unflip.encoders.reading import normalize_cells, to_strings
 from unflip.encoders.table import TableEncoder, gives_label_away
+from unflip.errors import shorten
 from unflip.issues.audit import AuditInput, CheckResult, no_issues, of_no_example
 from unflip.runs.labels import REMOVED, peoples_labels
 

@@ -50,7 +50,7 @@ from unflip.methods.base import (
 from unflip.methods.plc import PLC
 from unflip.nn.base import Ensemble, unwrap
 from unflip.options import Options, check_options
-from unflip.stats.gaussians import ClassGaussians, class_indices, class_means, fit_gaussians
+from unflip.stats.gaussians import ClassGaussians, class_indices, fit_gaussians
 from unflip.stats.robust_mean import Complement, Normalize, class_agnostic_means, damping_weights, robust_in_leading
 
 SAMPLE_FRACTIONS = (0.10, 0.15, 0.20, 0.25)
@@ -114,7 +114,6 @@ class MeanCalibrator:
 
     Options: ClassVar[type[MeanOptions]] = MeanOptions
     disturbances: Sequence[float] = (0.0,)
-    moves_means = True
 
     def __init__(self, options: MeanOptions) -> None:
         self.options = options
@@ -143,7 +142,6 @@ class CovarianceCalibrator:
     """
 
     Options: ClassVar[type[CovarianceOptions]] = CovarianceOptions
-    moves_means = False
 
     def __init__(self, options: CovarianceOptions) -> None:
         self.disturbances: Sequence[float] = DISTURBANCES if options.disturbance == "auto" else (options.disturbance,)
@@ -208,16 +206,9 @@ class DistributionCalibration:
     ) -> None:
         sampling = {key: options.pop(key) for key in SampleOptions.model_fields if key in options}
         chosen = check_options(SampleOptions, sampling)
-        if isinstance(kind, str):
-            if kind not in _KINDS:
-                raise ConfigError(unknown("kind", kind, _KINDS))
-            form = _KINDS[kind]
-            keys = [*SampleOptions.model_fields, *form.Options.model_fields]
-            calibrator: Calibrator = form(check_options(form.Options, options, keys=keys))  # type: ignore[arg-type]
-        elif options:
+        calibrator = _make_calibrator(kind, options) if isinstance(kind, str) else kind
+        if options and not isinstance(kind, str):
             raise ConfigError(unknown("option", next(iter(options)), SampleOptions.model_fields))
-        else:
-            calibrator = kind
         self.head, self.num_classes, self.calibrator = head, num_classes, calibrator
         self.batch_size, self.seed, self.position = batch_size, seed, position
         self.optimizer = optimizer or torch.optim.SGD(
@@ -349,6 +340,14 @@ class DistributionCalibration:
         self.steps = state["steps"]
 
 
+def _make_calibrator(kind: str, options: Mapping[str, Any]) -> Calibrator:
+    if kind not in _KINDS:
+        raise ConfigError(unknown("kind", kind, _KINDS))
+    form = _KINDS[kind]
+    keys = [*SampleOptions.model_fields, *form.Options.model_fields]
+    return form(check_options(form.Options, options, keys=keys))  # type: ignore[arg-type]
+
+
 def candidate_pairs(calibrator: Calibrator, options: SampleOptions) -> list[tuple[float, float]]:
     """Return the pairs of disturbance and sample fraction to choose from: one, unless an option is ``auto``."""
     fractions = SAMPLE_FRACTIONS if options.sample_fraction == "auto" else (options.sample_fraction,)
@@ -415,9 +414,6 @@ class Calibrated(Method):
             current = labels.current[self.context.train]
             for position in range(len(self.calibrations)):
                 self._calibrate(epoch, position, observed, current)
-            if self.calibrator.moves_means:
-                positions = range(len(self.calibrations))
-                metrics["mean_shift"] = [self._mean_shift(position, observed, current) for position in positions]
             if len(self.candidate_pairs) > 1:
                 metrics["disturbance"], metrics["sample_fraction"] = self.calibrations[0].choice
         return metrics | self.inner.end_epoch(epoch, observed, labels)
@@ -439,14 +435,6 @@ class Calibrated(Method):
 
         features = observed.features(position)  # step 8
         calibration.step(labels, features, validation=validation, epoch=epoch)
-
-    def _mean_shift(self, position: int, observed: EpochOutputs, labels: Tensor) -> list[float | None]:
-        """Return the distance of each robust mean from the plain one; None for a class that was not fitted."""
-        num_classes, gaussians = self.context.num_classes, self.calibrations[position].gaussians
-        assert gaussians is not None
-        fitted = labels.bincount(minlength=num_classes) > 1  # others keep a previous Gaussian
-        shift = (class_means(observed.features(position), labels, num_classes) - gaussians.means).norm(dim=1)
-        return [value if ok else None for value, ok in zip(shift.tolist(), fitted.tolist(), strict=True)]
 
     def gaussians(self) -> ClassGaussians | None:
         """The first network's class Gaussians."""

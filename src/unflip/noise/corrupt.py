@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+import unflip.noise.transition as transition
 from unflip.compute import generator
 from unflip.errors import ConfigError, InputError
-from unflip.noise import transition
 from unflip.noise.pmd import check_posterior, pmd
 from unflip.noise.recipe import Recipe, Step, parse
 
@@ -113,17 +113,13 @@ def corrupt(
             labels, details = _class_step(step, labels, relations or ClassRelations(), num_classes, draws)
         steps.append({"step": str(step), "asked": step.level} | details | {"noise_rate": _share(labels != clean)})
 
-    measured = transition.measure_noise(clean, labels, num_classes)
     provenance = {
         "recipe": str(recipe),
         "seed": seed,
         "num_examples": len(clean),
         "num_classes": num_classes,
         "steps": steps,
-        "noise_rate": round(measured.rate, _DIGITS),
-        "class_rates": _rounded(measured.class_rates),
-        "class_counts": measured.class_counts.tolist(),
-        "transition": [_rounded(row) for row in measured.matrix],
+        "noise_rate": _share(labels != clean),
     }
     return NoisyLabels(labels, provenance)
 
@@ -183,7 +179,3 @@ def _needed(value: T | None, step: Step, what: str, flag: str | None = None, key
 
 def _share(flags: Tensor) -> float:
     return round(float(flags.double().mean()), _DIGITS) if len(flags) else 0.0
-
-
-def _rounded(values: Tensor) -> list[float]:
-    return [round(value, _DIGITS) for value in values.tolist()]

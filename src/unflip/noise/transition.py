@@ -1,12 +1,11 @@
 """Class-dependent noise: a row-stochastic matrix T with T_ij = P(noisy = j | label = i).
 
-Matrices by formula, sampling, measuring, and the checks of labels and matrices; below, the class maps of asymmetric
+Matrices by formula, sampling, and the checks of labels and matrices; below, the class maps of asymmetric
 noise: those of common data sets, and within superclasses.
 """
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 
 import torch
@@ -57,44 +56,6 @@ def apply_matrix(labels: Tensor, matrix: Tensor, generator: torch.Generator) -> 
     # A float32 uniform added to a class id is exact in float64: it cannot be rounded up into the next row.
     uniform = torch.rand(len(labels), generator=generator, dtype=torch.float32)
     return torch.searchsorted(steps, labels + uniform.double(), right=True) - labels * len(matrix)
-
-
-@dataclass(frozen=True)
-class NoiseProfile:
-    """The noise in labels, measured against clean ones.
-
-    Attributes:
-        rate: share of labels that are wrong.
-        class_rates: (k,) the same, among the examples of each clean class; 0 for a class without examples.
-        class_counts: (k,) examples of each clean class.
-        matrix: (k, k) shares of noisy class j among clean class i; the identity's row for a class without examples.
-    """
-
-    rate: float
-    class_rates: Tensor
-    class_counts: Tensor
-    matrix: Tensor
-
-
-def measure_noise(clean_labels: Tensor, noisy_labels: Tensor, num_classes: int) -> NoiseProfile:
-    """Measure the noise in ``noisy_labels``.
-
-    A class without examples gets the identity's row, so that the matrix stays row-stochastic and free of NaN;
-    ``class_counts`` shows which classes are empty.
-    """
-    clean = check_labels(clean_labels, num_classes, what="clean labels")
-    noisy = check_labels(noisy_labels, num_classes, what="noisy labels", clean=clean)
-    counts = torch.bincount(clean * num_classes + noisy, minlength=num_classes**2).view(num_classes, -1)
-    class_counts = counts.sum(dim=1)  # (clean, noisy) -> (clean,)
-    matrix = counts.double() / class_counts.clamp(min=1)[:, None]
-    empty = (class_counts == 0).nonzero()[:, 0]
-    matrix[empty, empty] = 1.0
-    return NoiseProfile(
-        rate=1 - int(counts.trace()) / len(clean),
-        class_rates=1 - matrix.diagonal(),
-        class_counts=class_counts,
-        matrix=matrix,
-    )
 
 
 def check_labels(labels: Tensor, num_classes: int, *, what: str = "labels", clean: Tensor | None = None) -> Tensor:

@@ -7,6 +7,7 @@ import os
 import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import tomli_w
 from unflip.data.loaders import is_built_in
 from unflip.engine.run import train_run
 from unflip.errors import InputError, UnflipError, described
-from unflip.files import LOCK, locked, remove_partial, write_json
+from unflip.files import LOCK, locked, remove_partial
 from unflip.reproduce.grid import Point
 from unflip.runs import layout
 from unflip.runs.config import FILE_KEYS, Tree
@@ -80,37 +81,7 @@ class Cell:
         self.run.remove(sorted(unneeded))
 
 
-class Fingerprints:
-    """Fingerprints of files and folders: short hashes of their content, independent of their location.
-
-    They are cached in a file; content is read again only if sizes or modification times have changed.
-    """
-
-    def __init__(self, cache: Path) -> None:
-        self._cache = cache
-        self._known: dict[str, list[str]] = {}
-        with contextlib.suppress(OSError, ValueError):  # missing or damaged: it is only a cache
-            self._known = dict(json.loads(cache.read_text("utf-8")))
-
-    def of(self, path: Path) -> str:
-        """Return the fingerprint of a file, or of all files in a folder including their names."""
-        try:
-            walk = os.walk(path, followlinks=True)  # large data is often a symbolic link
-            files = [path] if path.is_file() else sorted(Path(at, name) for at, _, names in walk for name in names)
-            stats = [(file.relative_to(path), file.stat()) for file in files]
-            stamp = _short_hash(f"{name}:{stat.st_size}:{stat.st_mtime_ns};".encode() for name, stat in stats)
-            if self._known.get(str(path), [""])[0] != stamp:
-                self._known[str(path)] = [stamp, _short_hash(_content(file, path) for file in files)]
-        except OSError as error:
-            raise InputError(f"{error.filename or path}: {error.strerror}") from error
-        return self._known[str(path)][1]
-
-    def save(self) -> None:
-        """Write the cache file."""
-        write_json(self._cache, self._known)
-
-
-def find_cell(point: Point, cells: Path, data_root: Path, fingerprints: Fingerprints) -> Cell:
+def find_cell(point: Point, cells: Path, data_root: Path) -> Cell:
     """Resolve a grid point to its cell; points with the same configuration share a cell.
 
     The hash covers the whole configuration, with fingerprints in place of paths. Device, threads and folders are not
@@ -120,7 +91,6 @@ def find_cell(point: Point, cells: Path, data_root: Path, fingerprints: Fingerpr
         point: the grid point.
         cells: the folder that contains the cells.
         data_root: the folder to which data paths are relative.
-        fingerprints: fingerprints of data files.
     """
     config = point.configure().tree()
     identity: Tree = {key: dict(value) if isinstance(value, dict) else value for key, value in config.items()}
@@ -132,7 +102,7 @@ def find_cell(point: Point, cells: Path, data_root: Path, fingerprints: Fingerpr
         if not path.exists():
             raise InputError(f"grid {point.grid}, {point}: {section}.{key} {value} is not in --data-root {data_root}")
         config[section][key] = str(path.absolute())
-        identity[section][key] = fingerprints.of(path)
+        identity[section][key] = fingerprint(path)
     for key in _EXECUTION_KEYS:
         identity["data"].pop(key, None)
     return Cell(cells / _short_hash([json.dumps(identity, sort_keys=True).encode()]), config)
@@ -188,12 +158,23 @@ def _output_to(log: Path) -> Iterator[None]:
             yield
 
 
+def fingerprint(path: Path) -> str:
+    """Return a short hash of a file, or of all files in a folder with their names; it does not depend on the place."""
+    try:
+        walk = os.walk(path, followlinks=True)  # large data is often a symbolic link
+        files = [path] if path.is_file() else sorted(Path(at, name) for at, _, names in walk for name in names)
+        return _short_hash(_content(file, path, file.stat().st_mtime_ns) for file in files)
+    except OSError as error:
+        raise InputError(f"{error.filename or path}: {error.strerror}") from error
+
+
+@cache
+def _content(file: Path, base: Path, changed: int) -> bytes:
+    """Return the name and the hash of a file, which is read once, as many cells share it."""
+    with file.open("rb") as stream:
+        return f"{file.relative_to(base)}:".encode() + hashlib.file_digest(stream, "sha256").digest()
+
+
 def _short_hash(parts: Iterable[bytes]) -> str:
     """Return the first digits of the SHA-256 of the concatenated parts."""
     return hashlib.sha256(b"".join(parts)).hexdigest()[:_HASH_LENGTH]
-
-
-def _content(file: Path, base: Path) -> bytes:
-    """Return the name and the hash of a file."""
-    with file.open("rb") as stream:
-        return f"{file.relative_to(base)}:".encode() + hashlib.file_digest(stream, "sha256").digest()

@@ -13,7 +13,6 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -23,13 +22,13 @@ from joblib.externals.loky import ProcessPoolExecutor
 from unflip.compute import find_device
 from unflip.errors import ConfigError, MissingExtraError, described, unknown
 from unflip.files import LOCK, Interruption, OwnedFolder, locked, write_text
-from unflip.reproduce.cell import Cell, Fingerprints, find_cell, result_line, run_cell
+from unflip.reproduce.cell import Cell, find_cell, result_line, run_cell
 from unflip.reproduce.grid import Point, read_grid
 from unflip.reproduce.tables import read_lines
 
 _BACKENDS = ("local", "ray")
 _KEEP = ("all", "results")
-_CELLS, _RESULTS, _FINGERPRINTS = "cells", "results.jsonl", "fingerprints.json"
+_CELLS, _RESULTS = "cells", "results.jsonl"
 _ATTEMPTS = 2
 _POLL_SECONDS = 0.2
 _PATIENCE = 10.0  # seconds to wait for a cluster
@@ -54,12 +53,6 @@ class Progress:
     def left(self) -> int:
         """Number of cells that have not started yet."""
         return len(self.cells) - len(self.seconds) - len(self.running) - len(self.failed)
-
-    def seconds_left(self) -> float | None:
-        """Estimate the remaining time from the mean of the finished cells; None if there are none."""
-        if not self.seconds:
-            return None
-        return fmean(self.seconds.values()) * (self.left + len(self.running)) / self.jobs
 
 
 Callback = Callable[[Progress, str | None], None]
@@ -103,17 +96,15 @@ def sweep(
         if value not in choices:
             raise ConfigError(unknown(option, value, choices))
     out = Path(out)
-    fingerprints = Fingerprints(out / _FINGERPRINTS)
-    cells = plan(grids, out, data_root=data_root, fingerprints=fingerprints)
+    cells = plan(grids, out, data_root=data_root)
     unfinished = [cell for cell in cells if not cell.run.is_finished]
     use_ray = unfinished and (backend == "ray" or address)
     executor = Ray(device, threads, address) if use_ray else Local(device, threads)
     _folder(out).begin()
     busy = "another sweep is running here; let it finish, or choose another --out"
     with closing(executor), locked(out / LOCK, busy=busy):
-        for name in (_CELLS, _RESULTS, _FINGERPRINTS):
+        for name in (_CELLS, _RESULTS):
             _folder(out).own(name)
-        fingerprints.save()
         progress = Progress(cells, max(1, min(jobs or executor.jobs, len(unfinished))))
         results = _Results(out, progress, keep)
         results.add([cell for cell in cells if cell not in unfinished])
@@ -121,9 +112,7 @@ def sweep(
         return progress
 
 
-def plan(
-    grids: Sequence[str], out: str | Path, *, data_root: Path = Path(), fingerprints: Fingerprints | None = None
-) -> dict[Cell, list[Point]]:
+def plan(grids: Sequence[str], out: str | Path, *, data_root: Path = Path()) -> dict[Cell, list[Point]]:
     """Resolve all grid points to cells, in order; nothing is run or written.
 
     Raises on any error in a grid, and if ``out`` contains files that unflip did not write.
@@ -132,17 +121,15 @@ def plan(
         grids: .toml files, or names of ``unflip list grids``.
         out: output folder of the sweep.
         data_root: folder to which data paths in the grids are relative.
-        fingerprints: fingerprints of data files; by default those cached in ``out``.
     """
     out = Path(out)
-    _folder(out).check([_CELLS, _RESULTS, _FINGERPRINTS])
-    fingerprints = fingerprints or Fingerprints(out / _FINGERPRINTS)
+    _folder(out).check([_CELLS, _RESULTS])
     cells: dict[Cell, list[Point]] = {}
     points = [point for name in grids for point in read_grid(name)]
     if len({(point.grid, point.position) for point in points}) < len(points):
         raise ConfigError(f"grids {', '.join(grids)}: names must differ")
     for point in points:
-        cells.setdefault(find_cell(point, out / _CELLS, data_root, fingerprints), []).append(point)
+        cells.setdefault(find_cell(point, out / _CELLS, data_root), []).append(point)
     for cell in cells:
         if not cell.run.is_finished:
             cell.check()

@@ -27,6 +27,7 @@ SHOWN = {
 }
 IN_THE_PAPER = ("selected", "last", "best")
 
+_TESTS = {"webvision": "test", "imagenet": "test-imagenet"}  # splits of examples/web_images.py
 _DIGITS = Decimal("0.01")  # as in the paper; differences are computed from the displayed numbers
 
 
@@ -221,7 +222,7 @@ def _value(line: Line, row: PaperRow, show: str) -> float | None:
     elif "test" not in row.where:
         value = line["test_accuracy"][show]
     elif show == "selected":
-        value = line.get("tests", {}).get(row.where["test"], {}).get("top1")
+        value = line.get("tests", {}).get(_TESTS[row.where["test"]], {}).get("top1")
     else:
         raise ConfigError(f"--show {show}: Table 3 and 4 have results of the selected epoch only; use --show selected")
     return value

@@ -14,7 +14,6 @@ import tomli_w
 import torch
 
 from unflip.compute import total_memory
-from unflip.data import datasets
 from unflip.data.columns import Table
 from unflip.data.dataset import Dataset
 from unflip.data.images import IMAGENET
@@ -35,7 +34,7 @@ from unflip.runs.options import Common, OptimizerOptions
 
 Tree = dict[str, Any]
 FILE_KEYS = (
-    ("data", "path"), ("data", "labels"), ("data", "reviewed"), ("data", "groups"), ("webvision", "imagenet"),
+    ("data", "path"), ("data", "labels"), ("data", "reviewed"), ("data", "groups"),
     ("noise", "posterior"), ("noise", "class_map"), ("noise", "matrix"),
 )  # fmt: skip
 """Keys whose values may be paths."""
@@ -67,13 +66,11 @@ class RunConfig:
         network_options = networks.load(network).Options
         spec = find_method(method)
         sections = {**spec.sections, network_section(network): network_options}
-        sections |= {key: datasets.load(key).Options for key in tree if key in datasets}
         known = {*Common.model_fields, *sections}
         for key, value in tree.items():
             other_part = key in methods or key in networks or key in calibrators or key == "calibration"
             if key not in known and not (other_part and isinstance(value, dict)):
-                loaders = {name: datasets.load(name).Options for name in datasets.names()}
-                raise ConfigError(unknown("configuration key", key, _all_keys(sections | loaders)))
+                raise ConfigError(unknown("configuration key", key, _all_keys(sections)))
         if unused := next((key for key in explicit if key not in known), None):
             used = f"method '{method}' and network '{network}' use: {', '.join(sections)}"
             raise ConfigError(f"section '{unused}' is not used; {used}")
@@ -112,7 +109,7 @@ class RunConfig:
         With a noise recipe, it is not scaled yet: the scale must not depend on clean labels.
         """
         options = self.common.data
-        raw = load_raw(options, self.parts) if raw is None else raw
+        raw = load_raw(options) if raw is None else raw
         normalization = self._network_normalization(raw)
         if raw.holds_images and normalization is not None:
             raw = replace(raw, normalization=normalization)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -42,7 +41,6 @@ from unflip.files import (
     write_text,
 )
 from unflip.methods.base import HALF_MOST
-from unflip.options import Options
 from unflip.progress import is_first_process
 from unflip.runs import layout
 from unflip.runs.annotators import AnnotatorTables, read_annotators
@@ -184,7 +182,7 @@ class Run:
             data: where the data is now; by default where it was when the run finished.
         """
         options, count = self._data_options(data), self.labels(["index"]).num_rows
-        raw = load_raw(options, self.config.parts)
+        raw = load_raw(options)
         if raw.holds_images:
             return None
         parts = [self._encoded(part) for part in _example_parts(raw, options, count)]
@@ -203,16 +201,7 @@ class Run:
         It was trained on the labels, so wrong labels are harder to see there than in ``features``. The array is in
         half precision and memory-mapped, copy-on-write.
         """
-        return self._map(layout.FEATURES)
-
-    @property
-    def gaussian_features(self) -> Array | None:
-        """The features that the class Gaussians were fitted to, those of the last epoch; as ``hidden_features``."""
-        last = self._map(layout.LAST_FEATURES)
-        return self.hidden_features if last is None else last
-
-    def _map(self, name: str) -> Array | None:
-        path = self.folder / name
+        path = self.folder / layout.FEATURES
         # Copy on write, since torch warns about read-only arrays.
         return read_array(path, mmap_mode="c") if path.exists() else None
 
@@ -228,7 +217,7 @@ class Run:
             return None
         if data is not None and data.endswith(".npz") and (origin := read_origin(Path(data))) is not None:
             path = origin.data
-        return open_pictures(self._data_options(path), self.labels(["id"])["id"].to_pylist(), self.config.parts)
+        return open_pictures(self._data_options(path), self.labels(["id"])["id"].to_pylist())
 
     def rows(self, data: str | None = None) -> Rows | None:
         """Return the examples' table rows, None for images; ``data`` as for ``pictures``."""
@@ -357,19 +346,17 @@ class Run:
         tensors = {name: value.cpu().contiguous() for name, value in gaussians.state_dict().items()}
         write_tensors(self.own(layout.GAUSSIANS), tensors, {})
 
-    def write_features(self, features: Tensor, last: Tensor | None) -> None:
-        """Write the features of the selected model and, if they differ, of the last epoch, unless too large."""
-        for name, array in ((layout.FEATURES, features), (layout.LAST_FEATURES, last)):
-            size = 0.0 if array is None else 2 * array.numel() / 2**30
-            if array is not None and size <= MAX_FEATURES_GB:
-                half = array if array.dtype == torch.float16 else array.clamp(-HALF_MOST, HALF_MOST).half()
-                write_array(self.own(name), half.cpu().numpy())
-                continue
-            if name in self.owned():
-                (self.folder / name).unlink(missing_ok=True)
-            if array is not None:
-                message = f"{name} would take {size:.1f} GB, more than {MAX_FEATURES_GB:g}: not stored"
-                warnings.warn(message, UnflipWarning, stacklevel=2)
+    def write_features(self, features: Tensor) -> None:
+        """Write the features of the selected model, unless too large."""
+        name, size = layout.FEATURES, 2 * features.numel() / 2**30
+        if size <= MAX_FEATURES_GB:
+            half = features if features.dtype == torch.float16 else features.clamp(-HALF_MOST, HALF_MOST).half()
+            write_array(self.own(name), half.cpu().numpy())
+            return
+        if name in self.owned():
+            (self.folder / name).unlink(missing_ok=True)
+        message = f"{name} would take {size:.1f} GB, more than {MAX_FEATURES_GB:g}: not stored"
+        warnings.warn(message, UnflipWarning, stacklevel=2)
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove those of the named files that the run wrote; foreign files stay.
@@ -433,20 +420,17 @@ class Claim:
         return run
 
 
-def open_pictures(
-    options: DataOptions, ids: Sequence[str], own: Mapping[str, Options] = MappingProxyType({})
-) -> Pictures | None:
+def open_pictures(options: DataOptions, ids: Sequence[str]) -> Pictures | None:
     """Find the pictures of a run's examples; images are not read yet.
 
     Args:
         options: which data.
         ids: the names of the examples, in the order of the run.
-        own: options of loaders by name.
 
     Returns:
         None for data without pictures.
     """
-    raw = _load(options, own, rows=False)
+    raw = _load(options, rows=False)
     if raw is None:
         return None
     files = [part.inputs for part in (raw.train, raw.val) if part is not None and isinstance(part.inputs, ImageFiles)]
@@ -467,7 +451,7 @@ def open_pictures(
 
 def open_rows(options: DataOptions, count: int, texts: Sequence[str] | None = None) -> Rows | None:
     """Find the rows of a run's ``count`` examples; None for images. ``texts``: see :class:`Rows`."""
-    raw = _load(options, {}, rows=True)
+    raw = _load(options, rows=True)
     if raw is None or isinstance(raw.train.inputs, ImageFiles) or len(raw.train.inputs.shape) != 2:
         return None
     inputs, row_of = raw.train.inputs, _example_rows(raw, options, count)
@@ -477,10 +461,10 @@ def open_rows(options: DataOptions, count: int, texts: Sequence[str] | None = No
     return Rows(lambda index: [as_cell(float(value)) for value in row_of(index)], inputs.shape[1], None)
 
 
-def _load(options: DataOptions, own: Mapping[str, Options], *, rows: bool) -> Dataset | None:
+def _load(options: DataOptions, *, rows: bool) -> Dataset | None:
     """Load data of rows, or of images; None if it is of the other kind."""
     try:
-        return load_raw(options, own) if (find_loader(options) in _ROWS) == rows else None
+        return load_raw(options) if (find_loader(options) in _ROWS) == rows else None
     except InputError as error:
         raise InputError(f"{error}; if the data was moved, name its location with --data") from error
 

@@ -20,7 +20,6 @@ LABELS_CSV = "labels.csv"
 HISTORY = "history.parquet"
 MODEL = "model.safetensors"
 FEATURES = "features.npy"
-LAST_FEATURES = "last_features.npy"
 GAUSSIANS = "gaussians.safetensors"
 TRANSITION = "transition.npy"
 CHECKPOINTS = "checkpoints"
@@ -34,7 +33,7 @@ ASK_NEXT = "ask_next.csv"
 DATA = "data"
 """Hugging Face data sets, written as files."""
 REPLACED = (
-    CONFIG, RESULT, METRICS, NOISE, SKIPPED, LABELS, LABELS_CSV, HISTORY, MODEL, FEATURES, LAST_FEATURES,
+    CONFIG, RESULT, METRICS, NOISE, SKIPPED, LABELS, LABELS_CSV, HISTORY, MODEL, FEATURES,
     GAUSSIANS, TRANSITION, CHECKPOINTS, REPORT, LABEL_ISSUES, ISSUES, UNLABELED, ANNOTATORS, ANNOTATIONS,
     ASK_NEXT,
 )  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers import blobs, shrink_cifar, write_npz
-from pictures import write_clothing, write_picture, write_webvision
+from pictures import write_picture
 from unflip.data import datasets
 from unflip.data.columns import Table
 from unflip.data.dataset import Dataset, Split
@@ -20,7 +20,6 @@ from unflip.data.options import DataOptions
 from unflip.data.split import split
 from unflip.encoders.table import encode_raw
 from unflip.errors import ConfigError, UnflipError
-from unflip.options import Options
 
 RECORDS = 20
 
@@ -82,8 +81,6 @@ EXAMPLES: dict[str, Callable[[Path], Path]] = {
     "arrays": lambda folder: write_npz(folder / "features.npz", **blobs(train=30)),
     "cifar10": write_cifar(CIFAR10),
     "cifar100": write_cifar(CIFAR100),
-    "webvision": lambda folder: write_webvision(folder / "webvision"),
-    "clothing1m": lambda folder: write_clothing(folder / "clothing"),
     "digits": lambda folder: Path("digits"),
 }
 """Writes a small data set into a folder, and returns what `--data` would name."""
@@ -119,7 +116,6 @@ def snapshot(folder: Path) -> dict[Path, tuple[int, int]]:
 def test_it_is_a_loader_with_options_that_have_defaults(name: str) -> None:
     loader = datasets.load(name)
     assert isinstance(loader, Loader)
-    assert isinstance(loader.Options(), Options)
 
 
 def test_it_alone_is_found_for_its_data(name: str, path: Path) -> None:
@@ -224,7 +220,7 @@ def test_it_declares_the_options_that_it_reads(name: str, path: Path) -> None:
     options = Recorder(path=str(path))
     loader: Loader = datasets.load(name)
     asked.clear()
-    loader.load(path, options, loader.Options())
+    loader.load(path, options)
     assert asked <= FOR_ALL | loader.uses
     assert loader.uses <= {*DataOptions.model_fields}
 

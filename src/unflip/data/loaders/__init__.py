@@ -1,35 +1,22 @@
 """Loader: the contract of loaders, and how the loader of a path is found."""
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from unflip.data import datasets
 from unflip.data.dataset import Dataset
 from unflip.data.options import DataOptions, ImageOptions
 from unflip.errors import ConfigError, InputError
-from unflip.options import Options
 
 _log = logging.getLogger(__name__)
-FOR_ALL = frozenset(
-    {
-        "path",
-        "labels",
-        "annotations",
-        "unlabeled",
-        "ordinal",
-        "reviewed",
-        "limit",
-        "per_class",
-        "classes",
-        "val_fraction",
-        "groups",
-    }
-)
+FOR_ALL = frozenset((
+    "path", "labels", "annotations", "unlabeled", "ordinal", "reviewed", "limit", "per_class", "classes",
+    "val_fraction", "groups",
+))  # fmt: skip
 """Options for all data."""
 FOR_ROWS = frozenset({"standardize", "jitter"})
 """Options for rows of numbers."""
@@ -43,14 +30,12 @@ class Loader:
     """Base class of loaders. An instance of a subclass is registered in ``unflip.data``.
 
     Attributes:
-        Options: options of its own, in the section of the configuration with the loader's name.
         general: whether it reads a general format: it is tried after the specific ones, and results call the data by
             the file's name.
         uses: the options of data that have an effect, besides :data:`FOR_ALL`.
         built_in: whether the data comes with the package, and its name takes the place of a path.
     """
 
-    Options: ClassVar[type[Options]] = Options
     general: ClassVar[bool] = False
     uses: ClassVar[frozenset[str]] = frozenset()
     built_in: ClassVar[bool] = False
@@ -59,17 +44,17 @@ class Loader:
         """Whether this loader can read ``path``, as ``options`` want it."""
         return False
 
-    def load(self, path: Path, options: DataOptions, own: Any) -> Dataset:
-        """Read the data; ``own`` are this loader's ``Options``. Image files are listed, not read."""
+    def load(self, path: Path, options: DataOptions) -> Dataset:
+        """Read the data. Image files are listed, not read."""
         raise NotImplementedError(f"{type(self).__name__} does not define load")
 
 
-def load_raw(options: DataOptions, own: Mapping[str, Options] = MappingProxyType({})) -> Dataset:
-    """Read ``options.path`` with the loader for it; ``own`` holds options of loaders by name."""
+def load_raw(options: DataOptions) -> Dataset:
+    """Read ``options.path`` with the loader for it."""
     path, name = Path(options.path), find_loader(options)
     loader: Loader = datasets.load(name)
     with _naming_folder(path):
-        raw = loader.load(path, options, own.get(name) or loader.Options())
+        raw = loader.load(path, options)
     counts = ", ".join(f"{len(part.inputs):,} {key}" for key, part in raw.parts().items())
     _log.info("%s: read as '%s': %s", options.path, name, counts)
     return replace(raw.checked(options.path), name=path.name if loader.general else name)

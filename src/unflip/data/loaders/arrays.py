@@ -13,13 +13,12 @@ from unflip.data.files import Skipped
 from unflip.data.loaders import FOR_ROWS, Loader
 from unflip.data.options import DataOptions
 from unflip.errors import InputError
-from unflip.options import Options
 
 LABELS, DIGESTS, IMAGE_STATS, STATES = "_labels", "_digests", "_image_stats", "_states"
 ANNOTATIONS, ANNOTATORS = "_annotations", "annotators"
 BESIDE = (LABELS, "_ids", DIGESTS, IMAGE_STATS, STATES, ANNOTATIONS)
 """Suffixes of the arrays that belong to another one, after its name; each is a field of a split."""
-_ABOUT, _ENCODER = "about", "encoder."
+_ABOUT = "about"
 
 
 class Arrays(Loader):
@@ -37,7 +36,7 @@ class Arrays(Loader):
         """Whether ``path`` is an .npz or .npy file, or a folder; the loaders of images are tried first."""
         return path.is_dir() or path.suffix in (".npz", ".npy")
 
-    def load(self, path: Path, options: DataOptions, own: Options) -> Dataset:
+    def load(self, path: Path, options: DataOptions) -> Dataset:
         """Read the arrays."""
         arrays = read_arrays(path, options.mmap_threshold_mb)
         hint = "; a folder holds train.npy, or one folder of images per class" if path.is_dir() else ""
@@ -120,12 +119,12 @@ def _check_features(array: Array, what: str) -> Array:
 
 @dataclass(frozen=True)
 class FeatureOrigin:
-    """How features were made; stored with them as JSON, except for the encoder's arrays.
+    """How features were made; stored with them as JSON.
 
     Attributes:
         encoding: the encoder that made the features.
         data: the absolute path of what was encoded.
-        fingerprint: hash of the images and of how they were encoded; empty for tables.
+        fingerprint: hash of the images and of how they were encoded.
         class_map, clean_val: as in :class:`unflip.data.dataset.Dataset`.
         skipped: images that could not be decoded.
         label_column: in which a list of images has the labels, if it was chosen.
@@ -140,7 +139,7 @@ class FeatureOrigin:
     label_column: str | None = None
 
     def about(self) -> str:
-        """Return everything but the encoder's arrays as JSON."""
+        """Return everything as JSON; encoders of images have no arrays."""
         described = {name: value for name, value in vars(self).items() if name != "encoding"}
         return json.dumps({"encoder": self.encoding.encoder, "settings": dict(self.encoding.settings)} | described)
 
@@ -161,7 +160,7 @@ def write_features(
         raw: the data, which names classes and annotators.
         origin: how the features were made.
     """
-    arrays: dict[str, Array] = {_ENCODER + name: array for name, array in origin.encoding.arrays.items()}
+    arrays: dict[str, Array] = {}
     if raw.class_names is not None:
         arrays["class_names"] = np.array(raw.class_names, np.str_)
     if raw.annotators:
@@ -177,7 +176,7 @@ def write_features(
 
 
 def read_origin(path: Path) -> FeatureOrigin | None:
-    """Return how features were made, without the encoder's arrays; None if not by `unflip embed`."""
+    """Return how features were made; None if not by `unflip embed`."""
     return origin_of(path, read_npz(path, only=(_ABOUT,))) if path.is_file() else None
 
 
@@ -185,11 +184,10 @@ def origin_of(path: Path, arrays: Mapping[str, Array]) -> FeatureOrigin | None:
     """Return how features were made, from the arrays in ``path``."""
     if _ABOUT not in arrays:
         return None
-    fitted = {name.removeprefix(_ENCODER): array for name, array in arrays.items() if name.startswith(_ENCODER)}
     try:
         about = json.loads(str(arrays[_ABOUT]))
         skipped = tuple(Skipped(*image) for image in about.pop("skipped"))
-        return FeatureOrigin(Encoding(about.pop("encoder"), about.pop("settings"), fitted), skipped=skipped, **about)
+        return FeatureOrigin(Encoding(about.pop("encoder"), about.pop("settings"), {}), skipped=skipped, **about)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: not written by this version of `unflip embed` ({error}); embed it again") from error
 

@@ -21,7 +21,6 @@ from unflip.data.loaders import Loader
 from unflip.data.options import DataOptions
 from unflip.errors import InputError
 from unflip.noise.transition import CIFAR100_CLASSES
-from unflip.options import Options
 
 _SHAPE = (3, 32, 32)
 _PIXELS = 3072
@@ -56,7 +55,7 @@ class Cifar(Loader):
         """Whether ``path`` is a folder with the first training file of either layout."""
         return any((path / f"{self.train[0]}{suffix}").is_file() for suffix in (".bin", ""))
 
-    def load(self, path: Path, options: DataOptions, own: Options) -> Dataset:
+    def load(self, path: Path, options: DataOptions) -> Dataset:
         """Read the training and test images, with their (clean) labels, in the official order."""
         binary = (path / f"{self.train[0]}.bin").is_file()
         read = self._read_binary if binary else self._read_pickled

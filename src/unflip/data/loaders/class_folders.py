@@ -13,7 +13,6 @@ from unflip.data.images import IMAGENET
 from unflip.data.loaders import FOR_IMAGE_FILES, FOR_ROWS, Loader
 from unflip.data.options import DataOptions
 from unflip.errors import InputError
-from unflip.options import Options
 
 _PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 
@@ -24,7 +23,7 @@ class ClassFolders(Loader):
     general = True
     kind: FileKind
 
-    def load(self, path: Path, options: DataOptions, own: Options) -> Dataset:
+    def load(self, path: Path, options: DataOptions) -> Dataset:
         """List the files, sorted by name; texts are read."""
         sets = {part: self._read(path, folder) for part, folder in (find_parts(path) or {"train": ""}).items()}
         names = {name for part in sets.values() if part.labels is not None for name in part.labels.tolist()}

@@ -10,7 +10,6 @@ from unflip.data.arrays import Array
 from unflip.data.dataset import Dataset, Split
 from unflip.data.loaders import FOR_ROWS, Loader
 from unflip.data.options import DataOptions
-from unflip.options import Options
 
 _COUNT, _TEST = 1797, 450  # a fixed split, the same for every seed
 
@@ -21,7 +20,7 @@ class Digits(Loader):
     built_in = True
     uses = FOR_ROWS
 
-    def load(self, path: Path, options: DataOptions, own: Options) -> Dataset:
+    def load(self, path: Path, options: DataOptions) -> Dataset:
         """Return all digits; ``path`` is not used."""
         from sklearn.datasets import load_digits  # a slow import, and every loader is asked about a folder
 

@@ -27,10 +27,10 @@ from unflip.data.labels import declared_classes, find_label_column, numbers_or_n
 from unflip.data.loaders import FOR_CELLS, FOR_IMAGE_FILES, FOR_ROWS, Loader
 from unflip.data.options import DataOptions
 from unflip.errors import InputError, unknown
-from unflip.options import Options
 
 _LISTED = 20  # columns that an error lists
 _TEXT = ("id", "ID", "Id", "label", "Label", "LABEL")  # never parsed as numbers
+_CLEAN_VAL = "clean-val"  # the split of validation examples whose labels are known to be right
 _INDEX = ("", "__index_level_0__", "Unnamed: 0")  # names that pandas gives to its index
 
 
@@ -47,7 +47,7 @@ class TableLoader(Loader):
         """Whether ``path`` is a table; manifests are recognized first."""
         return path.suffix.lower() in TABLE_SUFFIXES and path.is_file()
 
-    def load(self, path: Path, options: DataOptions, own: Options) -> Dataset:
+    def load(self, path: Path, options: DataOptions) -> Dataset:
         """Read the table and find the roles of its columns."""
         as_text = {*_TEXT, options.label_column, options.groups, *options.annotator_columns}
         as_text -= {None, *(options.columns or ())}
@@ -98,7 +98,7 @@ class Manifest(Loader):
             return False
         return all(map(is_image, names)) or any(os.path.isfile(path.parent / name) for name in names)  # noqa: PTH113
 
-    def load(self, path: Path, options: DataOptions, own: Options) -> Dataset:
+    def load(self, path: Path, options: DataOptions) -> Dataset:
         """List the images; they are not opened."""
         name = None if options.label_column is None else options.label_column.lower()
         groups = (options.groups or "").lower()
@@ -141,10 +141,16 @@ def _build(
     _check_filled(path, cells)
     groups = None if roles.groups is None else _strings(cells[roles.groups])
     whole = Split(inputs, labels, ids=roles.ids, groups=groups, rows=np.arange(len(inputs)))
-    rows = _rows_by_split(path, ["train"] * len(inputs) if roles.split is None else cells[roles.split])
+    splits = ["train"] * len(inputs) if roles.split is None else cells[roles.split]
+    rows = _rows_by_split(path, ["val" if split == _CLEAN_VAL else split for split in splits])
     normalization = IMAGENET if isinstance(inputs, ImageFiles) else None
     data = Dataset(
-        whole, class_names=classes, normalization=normalization, unlabeled=unlabeled, label_column=roles.label
+        whole,
+        class_names=classes,
+        normalization=normalization,
+        clean_val=_CLEAN_VAL in splits,
+        unlabeled=unlabeled,
+        label_column=roles.label,
     )
     if annotations:
         data = annotate_columns(data, annotations, names or classes or (), str(path))
@@ -165,7 +171,9 @@ def _rows_by_split(path: Path, cells: Sequence[Any]) -> dict[str, Array]:
     wrong = ~(np.isin(splits, ("train", "val")) | np.char.startswith(splits, "test"))
     if wrong.any():
         row = int(wrong.argmax())
-        raise InputError(f"{path}, row {row}: split '{splits[row]}'; must be train, val or test (or test2, ...)")
+        raise InputError(
+            f"{path}, row {row}: split '{splits[row]}'; must be train, val, clean-val or test (or test2, ...)"
+        )
     return {split: (splits == split).nonzero()[0] for split in sorted({"train", *splits.tolist()})}
 
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from helpers import quick_train
+from shift_figure import measure_shift
 from unflip.errors import RunFolderError
-from unflip.reproduce.shift import measure_shift
 from unflip.runs.folder import Run
 
 
 def noisy(features: Path, out: Path) -> Run:
     settings = {"plc.warmup": 2, "calibration.head_lr": 0.01}
-    return quick_train(features, out, method="mddc", noise="sym:0.3", epochs=6, settings=settings)
+    return quick_train(features, out, method="mddc", noise="sym:0.3", epochs=6, select="last", settings=settings)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def test_the_shift_starts_at_the_means_of_the_given_labels(run: Run) -> None:
     assert found.classes == (0, 1, 2)
     table = run.labels()
     train = table["split"].to_numpy() == "train"
-    kept, gaussians = run.gaussian_features, run.gaussians
+    kept, gaussians = run.hidden_features, run.gaussians
     assert kept is not None
     assert gaussians is not None
     features = kept[train].astype(np.float64)
@@ -58,7 +58,6 @@ def test_the_outline_of_plain_classes_is_two_deviations_wide(run: Run) -> None:
 def test_features_of_two_runs_are_not_mixed(features: Path, tmp_path: Path) -> None:
     run = noisy(features, tmp_path / "run")
     np.save(run.folder / "features.npy", np.zeros((7, 4), np.float16))
-    (run.folder / "last_features.npy").unlink(missing_ok=True)
     with pytest.raises(RunFolderError, match="7 features for 150 labels"):
         measure_shift(run)
 

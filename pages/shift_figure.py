@@ -1,12 +1,18 @@
-"""Class Gaussians of a run in two dimensions: under given labels, corrected labels, and calibrated."""
+"""Draw class Gaussians of a run of mddc or cddc in a plane: under given labels, corrected labels, and calibrated.
 
+python pages/shift_figure.py runs/mddc docs/images/shift.png
+"""
+
+import sys
 from dataclasses import dataclass
 from math import pi
+from pathlib import Path
 
 import pyarrow.compute
 import torch
 from torch import Tensor
 
+from drawing import COLORS, make_panels, save
 from unflip.data.arrays import Array
 from unflip.errors import RunFolderError
 from unflip.runs.folder import Run
@@ -57,9 +63,11 @@ def measure_shift(run: Run, max_rows: int = 20_000) -> Shift:
     The plane is spanned by the first two principal directions of the last panel's means, in features scaled to unit
     variance within classes. With many classes, those whose mean moved farthest are shown.
     """
-    calibrated, mapped = run.gaussians, run.gaussian_features
+    calibrated, mapped = run.gaussians, run.hidden_features
     if calibrated is None:
         raise RunFolderError(f"{run.folder}: gaussians.safetensors is missing; use a finished run of mddc or cddc")
+    if run.result["selected_epoch"] != run.result["epochs"]:
+        raise RunFolderError(f"{run.folder}: not the model of the last epoch; train with --select last")
     if mapped is None:
         raise RunFolderError(f"{run.folder}: no features.npy")
     table = run.labels(["split", "given_label", "current_label"])
@@ -116,3 +124,34 @@ def _plane(features: Tensor, labels: Tensor, means: Tensor) -> Tensor:
         directions = torch.cat([directions, torch.linalg.svd(rest, full_matrices=False).Vh[:1]])
     plane: Tensor = (directions / scale).T
     return plane
+
+
+def draw_shift(path: Path, run: Run) -> None:
+    """Draw the last epoch's features in panels, with one ellipse of two standard deviations per class.
+
+    Arrows point from a class's mean under the given labels to its mean in the panel; see ``measure_shift``.
+    """
+    shift = measure_shift(run)
+    figure, panels = make_panels(len(shift.panels), (14, 4.9), sharex=True, sharey=True)
+    for axes, panel in zip(panels, shift.panels, strict=True):
+        for place, c in enumerate(shift.classes):
+            color, start, end = COLORS[place], shift.panels[0].means[place], panel.means[place]
+            axes.plot(*panel.points[place].T, ".", color=color, ms=5, alpha=0.45, mew=0)
+            axes.plot(*panel.outlines[place].T, color=color, lw=1.8, label=run.class_names[c])
+            axes.plot(*start, "x", color=color, ms=5, mew=1.5)
+            if axes is not panels[0]:
+                style = {"arrowstyle": "-|>", "color": "black", "lw": 1.4, "shrinkA": 0, "shrinkB": 0}
+                axes.annotate("", end, start, arrowprops=style)
+        axes.set(title=panel.title, xlabel="first direction")
+    panels[-1].set_title(f"{shift.panels[-1].title} ({run.result['method']})")
+    panels[0].set_ylabel("second direction")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", title="class", fontsize="small")
+    count, total = len(shift.classes), shift.num_classes
+    shown = "" if count == total else f"; the {count} of {total} classes whose means moved farthest"
+    text = f"features of the last epoch; ellipses: 2 sigma; arrows: from the mean under the given labels{shown}"
+    figure.suptitle(text, fontsize="small")
+    save(figure, path)
+
+
+if __name__ == "__main__":
+    draw_shift(Path(sys.argv[2]), Run(Path(sys.argv[1])))
