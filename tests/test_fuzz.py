@@ -21,7 +21,6 @@ from unflip.data.loaders.table import manifest, table
 from unflip.data.options import DataOptions
 from unflip.errors import UnflipError
 from unflip.noise.recipe import parse
-from unflip.options import Options
 from unflip.runs.config import RunConfig, check_section, parse_setting, read_toml
 from unflip.runs.options import Execution
 

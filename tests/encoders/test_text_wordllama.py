@@ -147,7 +147,7 @@ def test_without_a_name_the_best_encoder_that_is_there_is_chosen(monkeypatch: py
         assert choose_text_encoder(None) == ("tfidf", Tfidf)
     with pytest.raises(ConfigError, match="unknown text encoder 'tfid', did you mean 'tfidf'"):
         choose_text_encoder("tfid")
-    assert text_encoders.names() == ["wordllama", "tfidf"]
+    assert text_encoders.names() == ["wordllama", "tfidf", "sentence-transformers"]
 
 
 def test_blocks_keep_all_texts_in_order() -> None:

@@ -10,10 +10,12 @@ encoders = Registry(
     ],
 )  # of subclasses of unflip.encoders.base.Encoder
 
+_SENTENCES = "sentence-transformers:NAME, a model of that package (extra `sentence-transformers`)"
 text_encoders = Registry(
     "text encoder",
     [
         Entry("wordllama", "mean of token vectors, 256 features (extra `text`)", "unflip.encoders.text:WordLlama"),
         Entry("tfidf", "tf-idf of character n-grams, reduced by SVD; no extra", "unflip.encoders.text:Tfidf"),
+        Entry("sentence-transformers", _SENTENCES, "unflip.encoders.text:named", True),
     ],
 )  # of subclasses of unflip.encoders.text.TextEncoder
