@@ -31,7 +31,7 @@ from unflip.stats.noise_rate import (
 from unflip.stats.odds import PlattScaling, calibrate, disputed_fraction, fit_slope, pool, stack
 
 Table = list[list[float]]
-CONFIDENT = Confident(0.1, 0.01, 0.02, 0.5, 0.3, 0.9, 9.0)
+CONFIDENT = Confident(0.1, 0.01, 0.02, 0.5, 0.3, 0.9, 9.0, 0.08)
 
 
 def views(count: int = 60, classes: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]:

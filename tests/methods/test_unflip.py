@@ -523,7 +523,7 @@ def state_of(label_weight: float, offset: Tensor | None = None, background: floa
         prior_trust=1.0,
         target_weight=0.5,
         label_weight=label_weight,
-        confident=Confident(0.1, 0.01, 0.02, 0.5, 0.3, 0.9, 9.0),
+        confident=Confident(0.1, 0.01, 0.02, 0.5, 0.3, 0.9, 9.0, 0.08),
     )
 
 

@@ -18,8 +18,10 @@ from unflip.stats.noise_rate import (
     noise_rates,
 )
 
-UNIFORM = Confident(contradicted=0.5, std=0.0, expected=0.0, uniform=1.0, by_class=0.0, purity=0.0, per_class=9.0)
-FOLLOWS = UNIFORM._replace(contradicted=0.3, uniform=0.0)  # noise follows the features
+UNIFORM = Confident(
+    contradicted=0.5, std=0.0, expected=0.0, uniform=1.0, by_class=0.0, purity=0.0, per_class=9.0, noise=0.5
+)
+FOLLOWS = UNIFORM._replace(contradicted=0.3, uniform=0.0, noise=0.0)  # noise follows the features
 
 
 def world(rate: float, sharpness: float, count: int = 4000, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -87,7 +89,7 @@ def test_the_order_of_examples_does_not_matter(order: list[int]) -> None:
 def test_nothing_is_wrong_without_labels() -> None:
     assert lapse_rates(torch.empty(0), torch.empty(0, dtype=torch.bool)).tolist() == [0.0] * QUANTILES
     nothing = torch.empty(0, dtype=torch.long)
-    assert confident_part(nothing, nothing.float(), nothing.float(), nothing, 3) == (0, 0.5, 0, 1, 0, 0, 0)
+    assert confident_part(nothing, nothing.float(), nothing.float(), nothing, 3) == (0, 0.5, 0, 1, 0, 0, 0, 0)
 
 
 def slow_shares(pairs: list[tuple[int, int]], by_example: list[float], num_classes: int) -> list[float]:
@@ -106,18 +108,32 @@ def slow_shares(pairs: list[tuple[int, int]], by_example: list[float], num_class
 
 
 def test_the_confident_part_is_that_of_a_slow_count() -> None:
-    top = torch.tensor([0, 0, 1, 1, 1, 3] + [0] * 6 + [1] * 9 + [3] * 3)  # a quarter of each class is confident
-    probs = torch.tensor([0.99, 0.98, 0.97, 0.96, 0.9, 0.5] + [0.6] * 15 + [0.4] * 3)
-    labels = torch.tensor([0, 2, 2, 2, 3, 0] + [2] * 18)
-    label_probs = torch.tensor([0.99, 0.01, 0.02, 0.001, 0.09, 0.45] + [0.3] * 18)
+    top = torch.tensor([0, 0, 1, 1, 1, 3] + [2] * 18)
+    probs = torch.tensor([0.99, 0.98, 0.97, 0.96, 0.9, 0.8] + [0.4] * 18)
+    labels = torch.tensor([0, 2, 2, 2, 3, 0] + [1] * 18)
+    label_probs = torch.tensor([0.99, 0.01, 0.02, 0.001, 0.09, 0.15] + [0.3] * 18)
     part = confident_part(top, probs, label_probs, labels, 4)  # of the first six, all labels but one contradict
     assert part.contradicted == pytest.approx(5 / 6)
     assert part.std == pytest.approx(math.sqrt(5 / 36 / 6))
-    assert part.expected == pytest.approx(0.7 / 6)
+    assert part.expected == pytest.approx(0.4 / 6)
     assert part.per_class == 5 / 4
-    by_example = [0.01 / 0.02, 0.02 / 0.03, 0.001 / 0.04, 0.09 / 0.1, 0.45 / 0.5]
+    by_example = [0.01 / 0.02, 0.02 / 0.03, 0.001 / 0.04, 0.09 / 0.1, 0.15 / 0.2]
     shares = slow_shares([(0, 2), (1, 2), (1, 2), (1, 3), (3, 0)], by_example, 4)
     assert [part.uniform, part.by_class] == pytest.approx(shares[:2], rel=1e-4)
+    # of each class: the first of class 0 and 1, five of class 2 and that of class 3; all but the first contradict
+    by_example = [0.02 / 0.03, *[0.3 / 0.6] * 5, 0.15 / 0.2]
+    of_each = slow_shares([(1, 2), *[(2, 1)] * 5, (3, 0)], by_example, 4)
+    assert part.noise == pytest.approx(max(5 / 6 * sum(shares[:2]), 7 / 8 * sum(of_each[:2])), rel=1e-4)
+
+
+def test_noise_in_a_few_classes_is_noticed_though_these_are_predicted_with_less_confidence() -> None:
+    top = torch.arange(1000) % 10
+    noisy = (top < 3) & (torch.arange(1000) % 7 < 3)
+    labels = torch.where(noisy, 9 - top, top)
+    probs, own = torch.where(top < 3, 0.6, 0.99), torch.where(noisy, 0.04, 0.6)
+    part = confident_part(top, probs, own, labels, 10)
+    assert part.contradicted == 0  # all of them are of other classes
+    assert part.noise == pytest.approx(float(noisy.float().mean()), abs=0.03)
 
 
 @pytest.mark.parametrize("kind", ["uniform", "class", "example"])
@@ -155,7 +171,7 @@ def lapses_of(rate: float) -> Tensor:
 def test_evidence_grows_with_lapses_and_falls_with_explanations(
     rate: float, contradicted: float, share: float, purity: float, uniform: float
 ) -> None:
-    lapses, part = lapses_of(rate), Confident(contradicted, 0.01, 0.1, share / 2, share / 2, purity, 9.0)
+    lapses, part = lapses_of(rate), Confident(contradicted, 0.01, 0.1, share / 2, share / 2, purity, 9.0, 0.1)
     evidence = feature_dependence(lapses, part, uniform)
     assert 0 <= evidence <= 1
     assert feature_dependence(lapses + 0.01, part, uniform) >= evidence
@@ -180,7 +196,7 @@ def test_evidence_needs_lapses_that_nothing_else_explains() -> None:
 def test_in_sample_evidence_needs_confident_contradictions_that_nothing_else_explains() -> None:
     part = FOLLOWS._replace(contradicted=0.06, expected=0.03)
     assert in_sample_dependence(part, 0.0) == 1
-    assert in_sample_dependence(part._replace(expected=0.06), 0.0) == pytest.approx(0.5)  # halfway up the ramp
+    assert in_sample_dependence(part._replace(expected=0.06 / 1.3), 0.0) == pytest.approx(0.5)  # halfway up the ramp
     assert in_sample_dependence(part._replace(std=0.04), 0.0) == 0  # it may be chance
     assert in_sample_dependence(part._replace(expected=0.07), 0.0) == 0  # the network is as unsure as that
     assert in_sample_dependence(part, 0.07) == 0  # uniform noise explains them
@@ -202,7 +218,7 @@ def test_rates_are_the_larger_lapses_within_what_the_confident_part_allows() -> 
     lapses, few = torch.linspace(0.02, 0.1, QUANTILES, dtype=torch.float64), torch.zeros(QUANTILES).double()
     assert torch.equal(rates_by_lapses(lapses, few, UNIFORM, 0.0, 0.4, 0.0), lapses * FACTORS)
     assert torch.equal(rates_by_lapses(few, lapses, UNIFORM, 0.0, 0.4, 0.0), lapses * FACTORS)
-    part = UNIFORM._replace(contradicted=0.05, uniform=0.4, by_class=0.2, per_class=1.0)
+    part = UNIFORM._replace(contradicted=0.05, uniform=0.4, by_class=0.2, per_class=1.0, noise=0.03)
     assert rates_by_lapses(lapses, few, part, 0.0, 0.4, 0.0).max() == pytest.approx(0.03 * 1.3)
     assert rates_by_lapses(lapses, few, part, 0.06, 0.4, 0.0).max() == pytest.approx(0.06 * 1.3)  # shown by likelihood
     steps = torch.linspace(-1.8, 1.8, QUANTILES, dtype=torch.float64)
