@@ -136,7 +136,7 @@ def test_a_reviewed_label_that_is_the_place_of_a_class_is_refused(numbered: Path
             quick_train(numbered, tmp_path / "run", method="standard", epochs=1, settings=settings)
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".csv", ".txt"])
+@pytest.mark.parametrize("suffix", [".npy", ".csv"])
 def test_noisy_labels_keep_the_numbers_of_classes(numbered: Path, tmp_path: Path, suffix: str) -> None:
     out = tmp_path / f"noisy{suffix}"
     made = corrupt(numbered, "sym:0.3", out)
@@ -144,7 +144,7 @@ def test_noisy_labels_keep_the_numbers_of_classes(numbered: Path, tmp_path: Path
     settings = {"data.labels": str(out)}
     run = quick_train(numbered, tmp_path / "run", method="standard", epochs=1, settings=settings)
     assert run.class_names == ["2", "3", "10"]
-    assert run.result["noise_rate"] == pytest.approx(made.noise_rate)
+    assert run.result["noise_rate"] == pytest.approx(made.noise_rate, abs=1e-5)
 
 
 def probabilities() -> tuple[np.ndarray, np.ndarray]:

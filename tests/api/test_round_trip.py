@@ -116,7 +116,7 @@ def test_not_all_of_many_columns_are_named(tmp_path: Path) -> None:
     columns = {f"c{i}": rows[:, i] for i in range(13)} | {"label": ["a", "b"] * 30}
     run = quick_train(write(pa.table(columns), tmp_path / "wide.csv"), tmp_path / "run", method="standard", epochs=1)
     write_picture(tmp_path / "photos" / "0.png", 0, (20, 20))
-    with pytest.raises(InputError, match=r"with the columns c0, c1, .*, c9 and 3 more$"):
+    with pytest.raises(InputError, match=r"with the columns c0, c1, .*, c9, \.\.\.$"):
         predict(run, tmp_path / "photos")
 
 

@@ -107,7 +107,7 @@ def test_labels_that_are_missing_or_all_differ(tmp_path: Path) -> None:
 
 def test_a_column_called_split_can_be_something_else(tmp_path: Path) -> None:
     path = csv(tmp_path, ["left", "right", "right", "left"] * 10, "Split")
-    assert "must be train, val or test" in refused(path)
+    assert "must be train, val, clean-val or test" in refused(path)
     assert "category" in described(path, categorical=("Split",))
     assert "Split" not in described(path, ignore=("Split",))
 

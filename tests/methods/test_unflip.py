@@ -409,7 +409,9 @@ def test_labels_less_likely_right_than_another_are_changed_and_people_have_the_l
     likely = posterior(state.log_probs, initial, state.informative, state.log_matrix, state.label_weight)
     others = likely.scatter(1, initial[:, None], 0.0)
     odds = state.odds(slice(None), initial)
-    quality = state.fit_scaling(odds, initial, ~labels.trusted[train]).apply(odds).sigmoid()
+    given, reviewed, of_given = labels.given[train], labels.trusted[train].nonzero()[:, 0], odds.clone()
+    of_given[reviewed] = method.odds(state.log_probs[reviewed].exp(), given[reviewed])
+    quality = state.fit_scaling(of_given, given, torch.ones_like(given, dtype=torch.bool)).apply(odds).sigmoid()
     is_changed = (1 - quality) * others.max(1).values / others.sum(1) > quality
     expected = others.argmax(1).where(is_changed & ~labels.trusted[train], initial)
     assert torch.equal(labels.current[train], expected)
