@@ -203,6 +203,16 @@ def test_all_records_answer_the_same_question(tmp_path: Path, plain: Path) -> No
     assert annotations(data) == [*TABLE[:3], [-1, -1, -1], TABLE[4]]
 
 
+def test_a_question_of_free_text_is_passed_over(tmp_path: Path, plain: Path) -> None:
+    records = argilla(by_row())
+    for row, record in enumerate(records):
+        record["responses"] = {"comment": [{"value": f"note {row}", "user_id": "ann"}]} | record["responses"]
+    (tmp_path / "records.json").write_text(json.dumps(records))
+    data = chosen(plain, annotations=str(tmp_path / "records.json"))
+    assert data.class_names == ("cat", "dog")
+    assert annotations(data) == TABLE
+
+
 def test_arrays_hold_class_numbers_by_annotator(tmp_path: Path) -> None:
     content, random = blobs(), np.random.default_rng(0)
     labels = np.where(random.random((150, 3)) < 0.3, -1, content["train_labels"][:, None])

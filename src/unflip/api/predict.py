@@ -223,7 +223,9 @@ def _takes(model: Model) -> str:
         return f"{shape[0]} features, as it was trained on" if len(shape) == 1 else f"images of shape {shape}"
     if encoding.encoder == "images":
         return "images, or their features"
-    return f"a table with the columns {', '.join(columns_of(encoding)[:_MAX_COLUMNS])}, ..."
+    names = columns_of(encoding)
+    more = [] if len(names) <= _MAX_COLUMNS else ["..."]
+    return f"a table with the columns {', '.join([*names[:_MAX_COLUMNS], *more])}"
 
 
 def _check_encoding(trained: Encoding | None, raw: Dataset, what: str) -> None:

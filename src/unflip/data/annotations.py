@@ -33,7 +33,8 @@ class LongLabels(NamedTuple):
 def read_annotations(path: Path | pa.Table, what: str = "") -> LongLabels:
     """Read labels in long form, or an export of Label Studio or Argilla.
 
-    If annotators were asked several questions, the labels are the answers to the first.
+    If annotators were asked several questions, the labels are the answers to the first that is not free text: most
+    answers to it repeat others.
 
     Args:
         path: a .csv, .parquet or .jsonl file with a row per label, a .json file of Label Studio or Argilla, or a table.
@@ -42,7 +43,13 @@ def read_annotations(path: Path | pa.Table, what: str = "") -> LongLabels:
     what = what or f"annotations {path}"
     if isinstance(path, Path) and path.suffix.lower() == ".json":
         rows = [row for task in _tasks(path, what) for row in _labels_of(task)]
-        rows = [row for row in rows if row[_QUESTION] == rows[0][_QUESTION]]
+        answers: dict[str, list[str]] = {}
+        for each in rows:
+            answers.setdefault(each[_QUESTION], []).append(_text(each["label"]))
+        chosen = next(
+            (name for name, texts in answers.items() if 2 * len({*texts}) <= len(texts)), next(iter(answers), "")
+        )
+        rows = [row for row in rows if row[_QUESTION] == chosen]
         names = [name for name in NAMING if any(name in row for row in rows)] or ["id"]
         columns: Columns = {name: [row.get(name) for row in rows] for name in (*names, ANNOTATOR, "label")}
     else:
