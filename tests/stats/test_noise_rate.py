@@ -71,7 +71,7 @@ def test_the_posterior_is_that_of_a_slow_sum() -> None:
                     p = rate + (1 - rate) / (1 + math.exp(math.exp(log_slope) * margin + shift))
                     value += wrong * math.log(p) + (size - wrong) * math.log(1 - p)
                 total += math.exp(value + 100)
-        weights.append(total * width / math.sqrt(rate))
+        weights.append(total * width * (1 - rate) ** 4 / math.sqrt(rate))
     reached = 0.0
     expected: list[float] = []
     for rate, weight in zip(grid, weights, strict=True):
@@ -178,19 +178,27 @@ def test_evidence_grows_with_lapses_and_falls_with_explanations(
     assert feature_dependence(lapses, part._replace(uniform=share / 2 + 0.1), uniform) <= evidence
     assert feature_dependence(lapses, part._replace(purity=purity + 0.1), uniform) <= evidence
     assert feature_dependence(lapses, part, uniform + 0.01) <= evidence
-    assert feature_dependence(lapses, part._replace(per_class=1.9), uniform) == 0
+    assert feature_dependence(lapses, part._replace(expected=0.2), uniform) <= evidence
+    assert feature_dependence(lapses, part._replace(per_class=3.9), uniform) == 0
 
 
 def test_evidence_needs_lapses_that_nothing_else_explains() -> None:
     lapses, part = lapses_of(0.1), FOLLOWS._replace(contradicted=0.2)
     assert feature_dependence(lapses, part, 0.0) == 1
-    assert feature_dependence(lapses, part, 0.08) == 0  # uniform noise explains them
-    assert feature_dependence(lapses, part._replace(uniform=0.4), 0.0) == 0
-    assert feature_dependence(lapses, part._replace(by_class=0.4, purity=0.9), 0.0) == 0  # so does noise by class
-    assert feature_dependence(lapses, part._replace(by_class=0.4, purity=0.5), 0.0) == 1  # of too many targets
-    assert 0 < feature_dependence(lapses, part._replace(by_class=0.4, purity=0.75), 0.0) < 1
-    assert feature_dependence(lapses_of(0.0375), part, 0.0) == pytest.approx(0.5, abs=0.02)  # halfway up the ramp
-    assert feature_dependence(lapses_of(0.02), part, 0.0) == 0
+    assert feature_dependence(lapses, part, 0.1) == 0  # uniform noise explains them
+    assert feature_dependence(lapses, part._replace(uniform=0.5), 0.0) == 0
+    assert feature_dependence(lapses, part._replace(by_class=0.5, purity=0.9), 0.0) == 0  # so does noise by class
+    assert feature_dependence(lapses, part._replace(by_class=0.5, purity=0.5), 0.0) == 1  # of too many targets
+    assert 0 < feature_dependence(lapses_of(0.08), part._replace(by_class=0.5, purity=0.755), 0.0) < 1
+
+
+def test_evidence_needs_more_contradicted_labels_than_the_predictions_expect() -> None:
+    part = FOLLOWS._replace(contradicted=0.21, std=0.01, expected=0.16)  # an excess of a quarter
+    assert feature_dependence(lapses_of(0.04), part, 0.0) == pytest.approx(0.5, abs=0.02)  # 0.01: halfway
+    assert feature_dependence(lapses_of(0.04), part._replace(expected=0.1), 0.0) == 1
+    assert feature_dependence(lapses_of(0.03), part, 0.0) == 0
+    assert feature_dependence(lapses_of(0.5), part._replace(expected=0.2), 0.0) == 0  # ambiguous features
+    assert feature_dependence(lapses_of(0.5), part._replace(std=0.05), 0.0) == 0  # it may be chance
 
 
 def test_in_sample_evidence_needs_confident_contradictions_that_nothing_else_explains() -> None:
@@ -201,7 +209,7 @@ def test_in_sample_evidence_needs_confident_contradictions_that_nothing_else_exp
     assert in_sample_dependence(part._replace(expected=0.07), 0.0) == 0  # the network is as unsure as that
     assert in_sample_dependence(part, 0.07) == 0  # uniform noise explains them
     assert in_sample_dependence(part._replace(uniform=0.8, by_class=0.4, purity=0.9), 0.0) == 0
-    assert in_sample_dependence(part._replace(per_class=1.9), 0.0) == 0
+    assert in_sample_dependence(part._replace(per_class=3.9), 0.0) == 0
 
 
 FACTORS = torch.linspace(0.8, 1.3, QUANTILES, dtype=torch.float64)
@@ -237,7 +245,7 @@ def test_with_evidence_the_rate_moves_to_the_disputed_labels() -> None:
     lapses = torch.full((QUANTILES,), 0.1, dtype=torch.float64)
     disputed = 0.4 * torch.linspace(0.8, 1.2, QUANTILES, dtype=torch.float64)
     assert rates_by_lapses(lapses, lapses, FOLLOWS, 0.0, 0.4, 0.0).tolist() == pytest.approx(disputed.tolist())
-    half = torch.full_like(lapses, 0.0375)  # halfway up the ramp
+    half = torch.full_like(lapses, 0.01)  # halfway up the ramp
     moved = (half * FACTORS + disputed) / 2
     assert rates_by_lapses(half, lapses * 0, FOLLOWS, 0.0, 0.4, 0.0).tolist() == pytest.approx(moved.tolist())
     assert torch.equal(rates_by_lapses(lapses, lapses, FOLLOWS, 0.0, 0.05, 0.0), lapses * FACTORS)  # never below lapses

@@ -20,15 +20,16 @@ _RATES = (0.0001, 0.0003, 0.001, 0.002, *(i / 250 for i in range(1, 25)), *(i / 
 _LOG_SLOPES = torch.linspace(-3.0, 1.2, 22, dtype=torch.float64)
 _SHIFTS = torch.linspace(-2.0, 3.0, 21, dtype=torch.float64)
 _SLOPE_STD, _SHIFT_MEAN, _SHIFT_STD = 0.5, 0.3, 1.0  # weak prior: predictions are roughly calibrated
+_HIGH_IS_RARE = 4.0  # exponent of the prior of the lapse rate, whose mean is 9 %
 _BINS, _MIN_PER_BIN = 100, 3
 _MIN_MARGIN, _MAX_MARGIN = -6.0, 14.0
 _CONFIDENT = 0.25  # fraction of the examples that counts as confidently predicted
 _ROUNDS = 100
 _PSEUDOCOUNT = 0.5  # labels of each kind that are added to those observed
 _PURITY = (0.65, 0.8)  # of labels explained by the class: not, and surely, class-conditional noise
-_UNEXPLAINED = (0.025, 0.05)  # lapses that nothing else explains: no evidence below, full evidence above
+_UNEXPLAINED = (0.008, 0.012)  # unexplained lapses times excess: no evidence below, full evidence above
 _EXCESS = (1.2, 1.4)  # labels that a network was trained on and contradicts, relative to what explains them
-_MIN_PER_CLASS = 2.0  # contradicted labels that evidence takes
+_MIN_PER_CLASS = 4.0  # contradicted labels that evidence takes
 _INACCURACY = (0.8, 1.3)  # noise rate, relative to its estimate without evidence
 _DISPUTED = (0.8, 1.2)  # wrong labels, relative to disputed ones, if noise follows the features
 _MAX_RATE = 0.95
@@ -132,14 +133,18 @@ def _explain(pairs: Tensor, by_example: Tensor, num_classes: int) -> tuple[float
 def feature_dependence(lapses: Tensor, part: Confident, uniform: float) -> float:
     """Return the evidence that noise follows the features, from 0 (none) to 1.
 
-    It takes lapses, at their lower quartile, beyond uniform noise (at least a fraction ``uniform`` of all labels) and
-    class-conditional noise. The latter has few targets: where labels are explained by the class, but spread over many,
-    noise follows the features. Errors of the predictions are not lapses: :func:`lapse_rates` fits how confident the
-    predictions may be.
+    Two signs are multiplied. The first is lapses, at their lower quartile, beyond uniform noise (at least a fraction
+    ``uniform`` of all labels) and class-conditional noise. The second is the relative excess (at most 1) of
+    contradicted labels in the confident part, less one standard error, over what noise and the predictions' own
+    confidence explain: if features are ambiguous, predictions are uncertain, too. Class-conditional noise has few
+    targets: where labels are explained by the class, but spread over many, noise follows the features.
     """
     if part.per_class < _MIN_PER_CLASS:
         return 0.0
-    return _ramp(float(lapses[len(lapses) // 4]) - _explained(part, uniform), *_UNEXPLAINED)
+    explained = _explained(part, uniform)
+    excess = (part.contradicted - part.std) / max(part.expected + explained, 1e-9) - 1
+    lapse = float(lapses[len(lapses) // 4]) - explained
+    return _ramp(min(1.0, max(0.0, excess)) * max(0.0, lapse), *_UNEXPLAINED)
 
 
 def in_sample_dependence(part: Confident, uniform: float) -> float:
@@ -209,7 +214,7 @@ def lapse_rates(margins: Tensor, contradicted: Tensor) -> Tensor:
 
     Model: a label differs from the predicted class with probability ``l + (1 - l) sigmoid(-(a m + b))``, where m is the
     prediction's log-odds: a psychometric function with the lapse rate l (Wichmann and Hill 2001). Its posterior is
-    computed on a grid of l, a and b, with a weak prior around calibrated predictions and ``1 / sqrt(l)`` for l.
+    computed on a grid of l, a and b, with a weak prior around calibrated predictions and ``(1 - l)^4 / sqrt(l)`` for l.
 
     Args:
         margins: log-odds of the predicted class (n,), clipped to [-6, 14].
@@ -233,7 +238,7 @@ def lapse_rates(margins: Tensor, contradicted: Tensor) -> Tensor:
     prior = -0.5 * (_LOG_SLOPES[:, None] / _SLOPE_STD).square() - 0.5 * ((_SHIFTS - _SHIFT_MEAN) / _SHIFT_STD).square()
     log_weights = torch.stack([_log_evidence(rate + (1 - rate) * ambiguous, wrong, sizes, prior) for rate in rates])
     widths = torch.gradient(rates)[0]
-    weights = (log_weights + (widths / rates.sqrt()).log()).softmax(0)
+    weights = (log_weights + (widths * (1 - rates) ** _HIGH_IS_RARE / rates.sqrt()).log()).softmax(0)
     levels = (torch.arange(QUANTILES, dtype=torch.float64) + 0.5) / QUANTILES
     return rates[torch.searchsorted(weights.cumsum(0), levels).clamp(max=len(rates) - 1)]
 
