@@ -94,12 +94,12 @@ def options() -> str:
         kind = cast("Any", Common.model_fields[section].annotation)
         blocks.append(f"## {section}\n\n{kind.__doc__}\n\n{_options(section, kind.model_fields)}")
     for section, kind, users in method_sections():
-        text = f"Of {', '.join(f'`{name}`' for name in users)}."
+        text = f"Options of {', '.join(f'`{name}`' for name in users)}."
         blocks.append(f"## {section}\n\n{text}\n\n{_options(section, kind.model_fields, users[0])}")
     for name in networks.names():
         fields = networks.load("timm:resnet18" if name == "timm" else name).Options.model_fields
         if fields:
-            blocks.append(f"## {name}\n\nOf `--network {name}`.\n\n{_options(name, fields)}")
+            blocks.append(f"## {name}\n\nOptions of `--network {name}`.\n\n{_options(name, fields)}")
     return "\n\n".join(blocks)
 
 
@@ -176,14 +176,14 @@ def _bound(limit: Any) -> str:
 
 
 _GROUPS = {
-    "CIFAR-10, 35 %": ("1", "CIFAR-10", "35%"),
-    "CIFAR-10, 70 %": ("1", "CIFAR-10", "70%"),
-    "CIFAR-10, 35 % and symmetric": ("2", "CIFAR-10", " sym."),
-    "CIFAR-10, 35 % and asymmetric": ("2", "CIFAR-10", "asym."),
-    "CIFAR-100, 35 %": ("1", "CIFAR-100", "35%"),
-    "CIFAR-100, 70 %": ("1", "CIFAR-100", "70%"),
-    "CIFAR-100, 35 % and symmetric": ("2", "CIFAR-100", " sym."),
-    "CIFAR-100, 35 % and asymmetric": ("2", "CIFAR-100", "asym."),
+    "CIFAR-10, 35%": ("1", "CIFAR-10", "35%"),
+    "CIFAR-10, 70%": ("1", "CIFAR-10", "70%"),
+    "CIFAR-10, 35% and symmetric": ("2", "CIFAR-10", " sym."),
+    "CIFAR-10, 35% and asymmetric": ("2", "CIFAR-10", "asym."),
+    "CIFAR-100, 35%": ("1", "CIFAR-100", "35%"),
+    "CIFAR-100, 70%": ("1", "CIFAR-100", "70%"),
+    "CIFAR-100, 35% and symmetric": ("2", "CIFAR-100", " sym."),
+    "CIFAR-100, 35% and asymmetric": ("2", "CIFAR-100", "asym."),
 }
 """Groups of settings: their table in the paper, their data, and the suffix of their noise's name."""
 
