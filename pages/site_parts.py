@@ -94,12 +94,12 @@ def options() -> str:
         kind = cast("Any", Common.model_fields[section].annotation)
         blocks.append(f"## {section}\n\n{kind.__doc__}\n\n{_options(section, kind.model_fields)}")
     for section, kind, users in method_sections():
-        text = f"Of {', '.join(f'`{name}`' for name in users)}."
+        text = f"Options of {', '.join(f'`{name}`' for name in users)}."
         blocks.append(f"## {section}\n\n{text}\n\n{_options(section, kind.model_fields, users[0])}")
     for name in networks.names():
         fields = networks.load("timm:resnet18" if name == "timm" else name).Options.model_fields
         if fields:
-            blocks.append(f"## {name}\n\nOf `--network {name}`.\n\n{_options(name, fields)}")
+            blocks.append(f"## {name}\n\nOptions of `--network {name}`.\n\n{_options(name, fields)}")
     return "\n\n".join(blocks)
 
 
@@ -176,14 +176,14 @@ def _bound(limit: Any) -> str:
 
 
 _GROUPS = {
-    "CIFAR-10, 35 %": ("1", "CIFAR-10", "35%"),
-    "CIFAR-10, 70 %": ("1", "CIFAR-10", "70%"),
-    "CIFAR-10, 35 % and symmetric": ("2", "CIFAR-10", " sym."),
-    "CIFAR-10, 35 % and asymmetric": ("2", "CIFAR-10", "asym."),
-    "CIFAR-100, 35 %": ("1", "CIFAR-100", "35%"),
-    "CIFAR-100, 70 %": ("1", "CIFAR-100", "70%"),
-    "CIFAR-100, 35 % and symmetric": ("2", "CIFAR-100", " sym."),
-    "CIFAR-100, 35 % and asymmetric": ("2", "CIFAR-100", "asym."),
+    "CIFAR-10, 35%": ("1", "CIFAR-10", "35%"),
+    "CIFAR-10, 70%": ("1", "CIFAR-10", "70%"),
+    "CIFAR-10, 35% and symmetric": ("2", "CIFAR-10", " sym."),
+    "CIFAR-10, 35% and asymmetric": ("2", "CIFAR-10", "asym."),
+    "CIFAR-100, 35%": ("1", "CIFAR-100", "35%"),
+    "CIFAR-100, 70%": ("1", "CIFAR-100", "70%"),
+    "CIFAR-100, 35% and symmetric": ("2", "CIFAR-100", " sym."),
+    "CIFAR-100, 35% and asymmetric": ("2", "CIFAR-100", "asym."),
 }
 """Groups of settings: their table in the paper, their data, and the suffix of their noise's name."""
 
@@ -194,7 +194,7 @@ def figures(*names: str) -> str:
         [f"{group} ({len(_rows(group, names))})", *(_mean(_rows(group, names), name) for name in names)]
         for group in _GROUPS
     ]
-    for title, show in (("training labels right", "labels"), ("area under the ROC curve of label quality", "quality")):
+    for title, show in (("correct labels", "labels"), ("area under the ROC curve of label quality", "quality")):
         compared = _compare("1", show, names)
         rows.append([f"{title}, PMD noise (12)", *(_text(number) for number in compared.mean().values())])
     return table(["means, percent", *(f"`{name}`" for name in names)], rows)

@@ -62,19 +62,19 @@ def annotators(
     data: Annotated[
         str,
         typer.Argument(
-            help="One row per label (.csv, .parquet, .jsonl with the columns id, annotator, label), an export of "
+            help="One row per label (.csv, .parquet, .jsonl with the columns id, annotator, label), an export from "
             "Label Studio or Argilla (.json), or a table with --annotator-columns."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the run, the table of annotators and the report.")],
     annotator_columns: Annotated[
-        list[str] | None, typer.Option(help="The column of each annotator, such as a,b,c; empty where one gave none.")
+        list[str] | None, typer.Option(help="The label column of each annotator, such as a,b,c.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the run in --out; keep its review.")] = False,
 ) -> None:
-    """Find the most likely labels, and how reliable annotators are, from labels alone.
+    """Estimate the true labels, and how reliable each annotator is, from labels alone.
 
-    With images, texts or a table of features, use `unflip clean --annotations` instead: a model knows more.
+    If you have images, texts or a table of features, use `unflip clean --annotations` instead to learn from them, too.
 
     Example: unflip annotators labels.csv --out runs/crowd
     """

@@ -23,9 +23,9 @@ def apply(
     force: Force = False,
     **options: Any,
 ) -> None:
-    """Write your data with corrected labels: reviewed ones first, then suggested ones.
+    """Write your data with corrected labels; reviewed labels take precedence.
 
-    The original is never changed. Folders of classes are written as links; changes.csv says what was changed and why.
+    The original is never changed. Folders of classes are written as links. changes.csv lists every change.
 
     Example: unflip apply runs/photos --out photos-fixed
     """
@@ -43,10 +43,10 @@ def check(
     data: Annotated[str, typer.Option(help="Labeled data of the same kind as in training.")],
     out: Annotated[Path | None, typer.Option(help="Folder for list and report; by default a temporary one.")] = None,
     max_wrong: Annotated[
-        str | None, typer.Option(help="Largest share of wrong labels, such as 2%; above it the exit code is 1.")
+        str | None, typer.Option(help="Maximum share of wrong labels, such as 2%; above it, the exit code is 1.")
     ] = None,
     baseline: Annotated[
-        Path | None, typer.Option(help="Another run or check; --max-wrong is added to its share.", metavar="RUN")
+        Path | None, typer.Option(help="Another run or check, to whose share --max-wrong is added.", metavar="RUN")
     ] = None,
     label_column: Annotated[str | None, typer.Option(help="Label column; by default that of the run.")] = None,
     force: Force = False,
@@ -76,9 +76,9 @@ def check(
 @takes(PREDICT)
 def predict(
     run: FinishedRun,
-    data: Annotated[str, typer.Option(help="New examples of the same kind as in training; no labels needed.")],
+    data: Annotated[str, typer.Option(help="New examples of the same kind as in training; labels are optional.")],
     out: Annotated[Path | None, typer.Option(help="Output file, .csv or .parquet; by default standard output.")] = None,
-    part: Annotated[str | None, typer.Option(help="Set to predict; by default the first test set.")] = None,
+    part: Annotated[str | None, typer.Option(help="Split to predict; by default the first test set.")] = None,
     force: Force = False,
     **options: Any,
 ) -> None:
@@ -107,10 +107,10 @@ def export(
     out: Annotated[Path, typer.Option(help="Output file: .csv, .parquet, .jsonl, or .json for Label Studio.")],
     form: Annotated[
         str | None,
-        typer.Option("--format", help="csv, parquet, jsonl, label-studio, argilla or fiftyone; by default the suffix."),
+        typer.Option("--format", help="csv, parquet, jsonl, label-studio, argilla or fiftyone; by default by suffix."),
     ] = None,
     all_examples: Annotated[
-        bool, typer.Option("--all", help="Label Studio, Argilla: all examples instead of label issues.")
+        bool, typer.Option("--all", help="Label Studio, Argilla: all examples, not only label issues.")
     ] = False,
     prefix: Annotated[str, typer.Option(help="Label Studio, Argilla: URL or folder before each image path.")] = "",
     data: Moved = None,
@@ -128,7 +128,7 @@ def export(
 
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.", metavar="RUN...")],
-    out: Annotated[Path | None, typer.Option(help="Page; by default RUN/report.html.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Report file; by default RUN/report.html.")] = None,
     data: Moved = None,
     force: Force = False,
 ) -> None:
@@ -151,12 +151,12 @@ def review(
     run: FinishedRun,
     data: Moved = None,
     port: Annotated[int, typer.Option(help="Port; 0 picks a free one.", min=0, max=65535)] = 0,
-    host: Annotated[str, typer.Option(help="Address; other machines can reach any but the default.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address; other machines cannot reach the default.")] = "127.0.0.1",
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
     reviewer: Annotated[str | None, typer.Option(help="Reviewer name; by default your login name.")] = None,
     order: Annotated[Order, typer.Option(help="Initial order of the examples.")] = Order.LOWEST_QUALITY,
     export: Annotated[Path | None, typer.Option(help="Write the reviewed labels to this .csv file and exit.")] = None,
-    summary: Annotated[bool, typer.Option("--summary", help="Print what a sample says so far, and exit.")] = False,
+    summary: Annotated[bool, typer.Option("--summary", help="Print what the sample shows, and exit.")] = False,
     force: Force = False,
 ) -> None:
     """Review label issues in the browser.

@@ -93,7 +93,7 @@ def table(
 ) -> None:
     """Print a table of the paper next to your results, with differences and missing cells.
 
-    Without --results it is the paper's table alone; --methods all adds every method with results.
+    Without --results, only the paper's table is printed. --methods all adds every method that has results.
     Example: unflip paper table 1 --results sweep
     """
     from unflip.reproduce.table_text import table as make_table

@@ -20,16 +20,16 @@ _LISTED = 10  # label issues that the demo prints
 
 @takes(EMBED)
 def embed(
-    data: Annotated[str, typer.Argument(help="Images: a folder per class, a list of paths, or CIFAR.")],
-    out: Annotated[Path, typer.Option(help="Feature file, .npz; every command takes it as --data.")],
-    force: Annotated[bool, typer.Option("--force", help="Replace another file at --out.")] = False,
+    data: Annotated[str, typer.Argument(help="Images: one folder per class, a list of paths, or CIFAR.")],
+    out: Annotated[Path, typer.Option(help="Feature file (.npz), which every command accepts as --data.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file at --out.")] = False,
     quiet: Quiet = False,
     **options: Any,
 ) -> None:
-    """Compute features of images by a pretrained network, to train on them in seconds.
+    """Compute image features with a pretrained network, so that training takes seconds.
 
     Labels, class names, paths, splits and the encoder are saved with the
-    features. An interrupted call is resumed by the same command.
+    features. If the command is interrupted, run it again to resume.
     Example: unflip embed photos --out features.npz, then: unflip train --data features.npz --preset features --out run
     """
     from unflip.api.embed import embed as embed_task
@@ -54,8 +54,8 @@ def embed(
 def corrupt(
     data: Annotated[str, typer.Option(help="Feature arrays with clean train_labels, or the built-in data set digits.")],
     noise: Annotated[str, typer.Option(help="Noise recipe: steps joined by +.", metavar="RECIPE")],
-    out: Annotated[Path, typer.Option(help="Output labels: .npy or .csv; .json goes next to it.")],
-    save_posterior: Annotated[Path | None, typer.Option(help="Write the estimated posteriors to this .npy.")] = None,
+    out: Annotated[Path, typer.Option(help="File for the labels, .npy or .csv, with a .json file next to it.")],
+    save_posterior: Annotated[Path | None, typer.Option(help="Write the estimated posteriors to an .npy file.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     quiet: Quiet = False,
     **options: Any,

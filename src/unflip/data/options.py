@@ -16,28 +16,28 @@ class ImageOptions(Options):
     """How image files are read."""
 
     image_size: int | None = Field(None, ge=8, le=4096)
-    """Side in pixels of the square that the network sees; by default 224, or for images of at most 64 x 64 their own
-    size (112 for a backbone). Images up to 64 pixels are read once and kept in memory, larger ones batch by batch."""
+    """Input size of the network in pixels; by default 224, or for images of at most 64 x 64 their own size (112 for a
+    backbone). Images up to 64 pixels are kept in memory, and larger images are read batch by batch."""
     image_resize: int | None = Field(None, ge=8, le=8192)
-    """Shorter side to which an image is scaled before its center is cropped; by default 8/7 of `image_size`, or
-    `image_size` itself up to 64 pixels."""
+    """Length of the shorter side after scaling, before the center is cropped; by default 8/7 of `image_size`, or
+    `image_size` itself for images up to 64 pixels."""
     resample: Resample = "bilinear"
     """Interpolation used for scaling."""
     crop: Crop = "resized"
-    """Training crops of large images: `resized` takes a random 8 to 100 % of the area, `random` a square of
-    `image_size` at a random place after scaling to `image_resize`. Small images are shifted instead."""
+    """Training crops of large images: `resized` takes a random 8 to 100% of the area, `random` takes a square of
+    `image_size` at a random position after scaling to `image_resize`. Small images are shifted instead."""
     shift: NonNegativeInt = 4
-    """Most pixels by which training images of at most 64 x 64 are shifted, below their side; 0 leaves them in place."""
+    """Maximum shift in pixels of training images of at most 64 x 64; 0 turns shifting off."""
     workers: PositiveInt | None = None
-    """Threads that read images; by default one per core. Results do not depend on it."""
+    """Number of threads that read images; by default one per core. It does not affect the results."""
     skip_broken: bool = False
     """Leave out images that cannot be read; `skipped.csv` in the run folder lists them."""
     max_broken: float = Field(0.2, ge=0.0, le=1.0)
-    """`skip_broken` gives up if this share of a part's images cannot be read: then something else must be wrong."""
+    """With `skip_broken`, stop with an error if this share of the images or more cannot be read."""
 
 
 class DataOptions(ImageOptions):
-    """Which data, which labels, and how they are split."""
+    """The data, its labels, and the split into training and validation."""
 
     path: str
     """A file, a folder, or the name of a built-in data set."""
@@ -46,44 +46,43 @@ class DataOptions(ImageOptions):
     ignore: tuple[str, ...] = ()
     """Tables: columns that are not features."""
     columns: tuple[str, ...] | None = None
-    """Tables: the columns that describe an example; by default all that have no other role."""
+    """Tables: the columns to use as features; by default all that have no other role."""
     numeric: tuple[str, ...] = ()
-    """Tables: columns that hold numbers, whatever they look like."""
+    """Tables: columns to read as numbers."""
     categorical: tuple[str, ...] = ()
-    """Tables: columns that hold names of categories, even if these are numbers."""
+    """Tables: columns to read as categories, even if they contain numbers."""
     text_column: tuple[str, ...] = ()
-    """Tables: columns that hold texts."""
+    """Tables: columns to read as texts."""
     text_encoder: str | None = None
-    """What texts are encoded with: see `unflip list text-encoders`; by default wordllama if it is installed, else
-    tfidf."""
+    """Text encoder: see `unflip list text-encoders`; by default wordllama if it is installed, else tfidf."""
     labels: str | None = None
     """A file of labels that replace the training labels; the data's own labels are then used for evaluation only.
-    CIFAR also takes `cifar-10n:worse` and the like: labels by people, from the published file in its folder."""
+    CIFAR also takes names such as `cifar-10n:worse`, for human labels from the published file in its folder."""
     annotations: str | None = None
-    """Labels by several annotators: a table (index, path or id; annotator; label) or an export of Label Studio or
+    """Labels from several annotators: a table (index, path or id; annotator; label) or an export from Label Studio or
     Argilla. The data's own labels are then used for evaluation only."""
     annotator_columns: CommaSeparated = ()
-    """Tables and manifests: the columns with the labels of each annotator, such as a,b,c; empty where one gave none."""
+    """Tables and manifests: the label columns of the annotators, such as a,b,c; a missing label is an empty cell."""
     unlabeled: str | None = None
-    """What stands for no label, such as -1, besides empty cells. Examples without a label get a suggestion."""
+    """Value that means no label, such as -1, in addition to empty cells. Examples without a label get a suggestion."""
     reviewed: str | None = None
     """A table (index or path, label) of reviewed labels, which are never changed."""
     limit: PositiveInt | None = None
-    """Use only this many training examples, the first ones."""
+    """Use only the first examples of the training set, at most this many."""
     per_class: PositiveInt | None = None
-    """Use at most this many training examples per given class, the first ones."""
+    """Use only the first training examples of each given class, at most this many."""
     classes: PositiveInt | tuple[Annotated[str, StringConstraints(strip_whitespace=True)], ...] | None = None
-    """The number of classes, or their names in order; found in the training labels if not declared."""
+    """The number of classes, or their names in order; by default, the classes in the training labels."""
     ordinal: bool = False
-    """Classes are ordered, such as ratings: by number, or as `classes` lists them. A near miss is a smaller error."""
+    """Treat classes as ordered, by number or as listed in `classes`. Confusing neighbors is then a smaller error."""
     val_fraction: float = Field(0.1, ge=0.0, lt=1.0)
-    """Share of the training examples held out for validation, stratified by given label; a `val` split replaces it."""
+    """Share of the training examples held out for validation, stratified by given label; unused with a `val` split."""
     groups: str | None = None
-    """Examples of one group, such as near-duplicates, stay on one side of that split: a column, an array, or a file."""
+    """Column, array or file of groups; examples of a group are never split between training and validation."""
     standardize: Literal["per-feature", "global", "auto", "off"] = "per-feature"
-    """Center each column and divide it by its own standard deviation (`per-feature`) or all columns by a common one
-    (`global`); `auto` takes what explains the labels better. Images have a fixed mean and standard deviation per
-    channel instead."""
+    """Center each column and divide it by its own standard deviation (`per-feature`) or by a common one (`global`);
+    `auto` chooses the one that explains the labels better. Images use a fixed mean and standard deviation per channel
+    instead."""
     augment: Augment = True
     """Mirror and crop training images at random; `randaugment` also distorts them and changes their colors."""
     jitter: float = Field(0.0, ge=0.0)
@@ -98,7 +97,7 @@ class DataOptions(ImageOptions):
 
 
 class NoiseOptions(Options):
-    """Noise to add, and what its recipe needs besides the labels."""
+    """Noise to add, and the other inputs that its recipe needs."""
 
     recipe: str | None = None
     """Noise to add to the labels, in steps such as `pmd1:0.35 + sym:0.30` (see `unflip corrupt --help`)."""

@@ -14,10 +14,12 @@ methods = Registry(
         Entry("plc", "progressive label correction", "unflip.methods.plc:PLC"),
         Entry("mddc", "plc with mean-based calibration of the class Gaussians", "unflip.methods.mddc:mddc"),
         Entry("cddc", "plc with covariance-based calibration of the class Gaussians", "unflip.methods.mddc:cddc"),
-        Entry("elr", "cross-entropy, kept near early predictions", "unflip.methods.elr:ELR"),
+        Entry("elr", "cross-entropy with a penalty that keeps early predictions", "unflip.methods.elr:ELR"),
         Entry("elr+", "elr with two networks, averaged weights and mixup", "unflip.methods.elr:ELRPlus"),
-        Entry("ssr", "trains on examples whose neighbors agree, relabels confident ones", "unflip.methods.ssr:SSR"),
-        Entry("dividemix", "two networks split the data, semi-supervised", "unflip.methods.dividemix:DivideMix"),
+        Entry("ssr", "relabels confident examples, trains where neighbors agree", "unflip.methods.ssr:SSR"),
+        Entry(
+            "dividemix", "two networks split the data to train semi-supervised", "unflip.methods.dividemix:DivideMix"
+        ),
         Entry("dividemix-m", "dividemix with mean-based calibration", "unflip.methods.dividemix:dividemix_m"),
         Entry("dividemix-c", "dividemix with covariance-based calibration", "unflip.methods.dividemix:dividemix_c"),
     ],

@@ -21,12 +21,12 @@ _JITTER = 0.1  # std of the noise between two views of a feature vector, in unit
 
 
 class DivideMixOptions(Options):
-    """The paper's symbols; the defaults are those for CIFAR-10 with 20 % symmetric or with asymmetric noise."""
+    """The paper's symbols; the defaults are those for CIFAR-10 with 20% symmetric or with asymmetric noise."""
 
     warmup: PositiveInt = 10
     """Epochs of cross-entropy on the given labels: CIFAR-10: 10; CIFAR-100: 30; WebVision and Clothing1M: 1."""
     lambda_u: float = Field(0.0, ge=0.0)
-    """Weight of the unlabeled loss: 0 for low or real noise; CIFAR-10: 25 from 50 % noise; CIFAR-100: 25 to 150."""
+    """Weight of the unlabeled loss: 0 for low or real noise; CIFAR-10: 25 from 50% noise; CIFAR-100: 25 to 150."""
     rampup: PositiveInt = 16
     """Epochs after the warm-up over which lambda_u grows linearly from 0."""
     alpha: float = Field(4.0, gt=0.0)
@@ -34,9 +34,9 @@ class DivideMixOptions(Options):
     temperature: float = Field(0.5, gt=0.0)
     """T: refined and guessed labels are raised to the power 1 / T; 1: no sharpening."""
     p_threshold: float = Field(0.5, ge=0.0, lt=1.0)
-    """An example counts as labeled if its label is correct with more than this probability; 0.6 at 90 % noise."""
+    """An example counts as labeled if its label is correct with more than this probability; 0.6 at 90% noise."""
     window: PositiveInt = 1
-    """Epochs whose normalized losses are averaged before the mixture is fitted; 5 at 90 % noise."""
+    """Epochs whose normalized losses are averaged before the mixture is fitted; 5 at 90% noise."""
     asymmetric: bool = False
     """Whether to add the negative entropy during the warm-up, for class-dependent noise (section 3.1)."""
     prior_weight: float = Field(1.0, ge=0.0)

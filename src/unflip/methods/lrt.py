@@ -19,7 +19,7 @@ class LRTOptions(Options):
     """Schedule and threshold of label correction; defaults for CIFAR with 180 epochs."""
 
     warmup: PositiveInt | Literal["auto"] = 30
-    """Labels first change at the end of this epoch (25 for CIFAR-10 with 80 % or asymmetric noise); `auto`: when noisy
+    """Labels first change at the end of this epoch (25 for CIFAR-10 with 80% or asymmetric noise); `auto`: when noisy
     validation stops improving."""
     delta: float = Field(1.2, ge=1.0)
     """A label is corrected if another class is more than delta times as likely."""

@@ -19,7 +19,7 @@ class SSROptions(Options):
     """Thresholds and neighbors; the paper's values for all its data."""
 
     relabel_threshold: float = Field(0.9, ge=0.0, le=1.0)
-    """theta_r: a label becomes the predicted class if that is more probable; 0.8 for 90 % noise."""
+    """theta_r: a label becomes the predicted class if that class is more probable than this; 0.8 at 90% noise."""
     select_threshold: float = Field(1.0, ge=0.0, le=1.0)
     """theta_s: an example is selected if its label has this fraction of the most frequent class's neighbors."""
     neighbors: PositiveInt = 200

@@ -202,7 +202,7 @@ class PretrainedOptions(Options):
     pretrained: bool = True
     """Start from the published weights; `--from-scratch` starts from random ones."""
     freeze_epochs: NonNegativeInt | None = None
-    """Epochs in which only the head is trained; by default a tenth of all, at least one of two."""
+    """Epochs in which only the head is trained; by default a tenth of all, but at least 1 if there are 2."""
     backbone_lr_scale: float = Field(0.1, gt=0.0, le=1.0)
     """Learning rate of the pretrained layers, relative to that of the head."""
 
