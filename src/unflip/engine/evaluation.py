@@ -1,4 +1,4 @@
-"""Evaluation: accuracies, selection of the epoch and result.json; the only module that reads clean labels."""
+"""Evaluation: accuracies and result.json; the only module that reads clean labels."""
 
 import platform
 from collections.abc import Mapping
@@ -18,9 +18,8 @@ from unflip.data.loaders import is_built_in
 from unflip.engine.checkpoints import RunState
 from unflip.engine.distributed import Distributed
 from unflip.engine.inference import predict_probs
-from unflip.engine.scoring import FinalScores, transition_matrix
+from unflip.engine.scoring import FinalScores, effective_rule, protocol, transition_matrix
 from unflip.engine.trainer import Trainer
-from unflip.errors import ConfigError
 from unflip.methods.base import LabelStore
 from unflip.nn.base import Ensemble
 from unflip.runs.config import RunConfig
@@ -34,7 +33,7 @@ class Truth:
     clean: Tensor | None
     tests: dict[str, Split]
     clean_val: bool = False
-    """Whether the validation labels are known to be correct; see :func:`effective_rule`."""
+    """Whether the validation labels are known to be correct; see :func:`unflip.engine.scoring.effective_rule`."""
 
     @classmethod
     def of(cls, dataset: Dataset, processes: Distributed) -> "Truth":
@@ -117,38 +116,6 @@ def full_report(model: Ensemble, test: Split, processes: Distributed) -> dict[st
         without_leakage = float(others.mean()) if len(others) else None
         report |= {"leaked": int(test.leaked.sum()), "top1_without_leakage": without_leakage}
     return report
-
-
-USES_TRUTH = {"clean-val": "clean validation labels", "best-test": "test labels"}
-"""Selection rules that use the truth, and which labels they use; reports state this."""
-
-
-def selection_score(rule: str, metrics: Mapping[str, Any]) -> float:
-    """Return the score of an epoch under a selection rule; the first epoch with the highest score is selected."""
-    keys = {"noisy-val": "val_accuracy", "clean-val": "clean_val_accuracy", "best-test": "test_accuracy"}
-    return float(metrics[keys.get(rule, "epoch")])
-
-
-def check_selection(rule: str, *, has_val: bool, has_truth: bool, has_test: bool) -> None:
-    """Raise ConfigError if the data lacks what a selection rule needs."""
-    if rule in ("noisy-val", "clean-val") and not has_val:
-        raise ConfigError(
-            f"select = '{rule}' needs validation examples; raise data.val_fraction or try --set select=last"
-        )
-    if rule == "clean-val" and not has_truth:
-        raise ConfigError("select = 'clean-val' needs clean labels, and the data has none; try --set select=noisy-val")
-    if rule == "best-test" and not has_test:
-        raise ConfigError("select = 'best-test' needs a test set, and the data has none; try --set select=noisy-val")
-
-
-def effective_rule(rule: str, *, clean_val: bool) -> str:
-    """Return the rule that applies: if the validation labels are clean, ``noisy-val`` is ``clean-val``."""
-    return "clean-val" if rule == "noisy-val" and clean_val else rule
-
-
-def protocol(rule: str) -> str:
-    """Describe how the model was selected, by the rule that applies, and whether that used the truth."""
-    return f"{rule} (uses the truth: {USES_TRUTH[rule]})" if rule in USES_TRUTH else rule
 
 
 def make_result(

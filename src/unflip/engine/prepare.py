@@ -16,8 +16,8 @@ from unflip.data.sources import Source
 from unflip.data.split import split
 from unflip.engine.checkpoints import BestEpoch
 from unflip.engine.distributed import Distributed
-from unflip.engine.evaluation import check_selection
 from unflip.engine.inference import forward
+from unflip.engine.scoring import check_selection
 from unflip.engine.trainer import Trainer, lr_factor
 from unflip.errors import ConfigError
 from unflip.methods.base import LabelStore, Standard, TrainContext, find_method

@@ -14,9 +14,9 @@ from unflip.data.arrays import write_array
 from unflip.data.dataset import Dataset
 from unflip.engine.checkpoints import BestEpoch, Checkpoints, EpochProgress, RunState, data_fingerprint, difference
 from unflip.engine.distributed import Distributed
-from unflip.engine.evaluation import Truth, effective_rule, evaluate, full_report, make_result, selection_score
+from unflip.engine.evaluation import Truth, evaluate, full_report, make_result
 from unflip.engine.prepare import make_model, make_trainer, prepare_data
-from unflip.engine.scoring import FinalScores, score_examples
+from unflip.engine.scoring import FinalScores, effective_rule, score_examples, selection_score
 from unflip.engine.trainer import Trainer, finite
 from unflip.errors import ConfigError, RunFolderError, Stopped
 from unflip.files import Interruption, write_json
