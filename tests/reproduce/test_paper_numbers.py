@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from unflip.errors import ConfigError
-from unflip.methods.base import find_method
+from unflip.methods import find_method
 from unflip.nn import networks
 from unflip.reproduce.paper_numbers import Number, paper_table, paper_tables
 from unflip.reproduce.tables import best_two

@@ -117,7 +117,7 @@ class Trainer:
             "lr": lr,
             "loss": progress.losses,
             "train_seconds": train_seconds,
-            "changed_fraction": self.labels.changed_fraction(method.context.train),
+            "changed_fraction": changed_fraction(self.labels, method.context.train),
             **figures,
         }
 
@@ -222,6 +222,13 @@ class Trainer:
         weights = [weight for network in self.networks for weight in network.parameters()]
         if not bool(torch.stack([weight.isfinite().all() for weight in weights]).all()):  # one wait for the device
             raise DivergedError("the weights became NaN or infinite", where)
+
+
+def changed_fraction(labels: LabelStore, rows: Tensor) -> float | None:
+    """Return the fraction of labels at ``rows`` that differ from the given ones; None before the first change."""
+    if not len(labels.history()["index"]) or not len(rows):
+        return None
+    return float((labels.current[rows] != labels.given[rows]).double().mean())
 
 
 def pretrained_parts(network: nn.Module) -> list[Pretrained]:
