@@ -20,8 +20,7 @@ import marked
 from unflip.cli.app import build_app
 from unflip.methods import find_method, methods
 from unflip.reproduce.grids import grid_names, grid_text
-from unflip.reproduce.paper_numbers import Number, paper_table
-from unflip.reproduce.tables import Comparison, Line, compare, read_results
+from unflip.reproduce.tables import Comparison, Line, Number, compare, paper_table, read_results
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
