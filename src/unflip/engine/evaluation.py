@@ -23,7 +23,7 @@ from unflip.engine.trainer import Trainer
 from unflip.methods.base import LabelStore
 from unflip.nn.base import Ensemble
 from unflip.runs.config import RunConfig
-from unflip.runs.labels import error_pairs, errors_by_class, summarize_labels
+from unflip.runs.labels import label_results
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,6 @@ def make_result(
         tests: the result of :func:`full_report` by test set.
     """
     common, labels, train = config.common, trainer.labels, trainer.method.context.train
-    summary = summarize_labels(table, scores.errors)
     rule = effective_rule(common.select, clean_val=truth.clean_val)
     selected = state.metrics[state.best.epoch - 1]
     test_series = [line["test_accuracy"] for line in state.metrics]
@@ -158,10 +157,7 @@ def make_result(
         "selected_epoch": state.best.epoch,
         "noise": common.noise.recipe,
         "noise_rate": None if given_accuracy is None else 1.0 - given_accuracy,
-        "noise_rate_estimate": summary.noise_rate,
-        "label_summary": summary._asdict(),
-        "errors_by_class": errors_by_class(table, summary, dataset.num_classes),
-        "error_pairs": error_pairs(table),
+        **label_results(table, scores.errors, dataset.num_classes),
         "transition_error": _transition_error(scores.transition, truth, labels, rows),
         "test_accuracy": {"selected": selected["test_accuracy"], "last": test_series[-1], "best": best},
         "tests": tests,
@@ -174,7 +170,6 @@ def make_result(
         "quality_auroc": truth.quality_auroc(scores.assessment.log_odds, labels.initial, unreviewed),
         "score_auroc": truth.quality_auroc(scores.score, labels.initial, unreviewed),
         "out_of_sample": float(out_of_sample.mean()) if len(unreviewed) else None,
-        "reviewed": summary.reviewed,
         "removed": int(dataset.removed.sum()),
         "skipped": len(dataset.skipped),
         "other_issues": None,
