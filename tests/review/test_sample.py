@@ -16,7 +16,7 @@ from unflip.errors import RunFolderError
 from unflip.review import Order
 from unflip.review.decisions import Choice, DecisionStore, State
 from unflip.review.examples import Examples, Filter
-from unflip.review.review import find_cuts, summarize_sample
+from unflip.review.sample import find_cuts, summarize_sample
 from unflip.runs.folder import Run
 
 COUNT = 360

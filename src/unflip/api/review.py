@@ -14,16 +14,8 @@ from unflip.files import write_text
 from unflip.review import Order
 from unflip.review.decisions import DecisionStore
 from unflip.review.examples import Examples
-from unflip.review.review import (
-    Cuts,
-    SampleSummary,
-    as_csv,
-    find_cuts,
-    finished_run,
-    open_review,
-    settled,
-    summarize_sample,
-)
+from unflip.review.review import as_csv, finished_run, open_review, settled
+from unflip.review.sample import Cuts, SampleSummary, find_cuts, summarize_sample
 from unflip.runs import layout
 from unflip.runs.folder import Run
 from unflip.runs.layout import check_output

@@ -12,7 +12,7 @@ from unflip.errors import ConfigError, count_of
 from unflip.review import Order
 
 if TYPE_CHECKING:
-    from unflip.review.review import Cuts, SampleSummary
+    from unflip.review.sample import Cuts, SampleSummary
 
 
 @takes(APPLY)
