@@ -238,7 +238,9 @@ def byte_normalization(mean: tuple[float, ...], std: tuple[float, ...]) -> Stand
     return Standardization(*(255 * torch.tensor(values).view(-1, 1, 1) for values in (mean, std)))
 
 
-IMAGENET = byte_normalization((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+IMAGENET = Standardization(
+    255 * torch.tensor([0.485, 0.456, 0.406]).view(-1, 1, 1), 255 * torch.tensor([0.229, 0.224, 0.225]).view(-1, 1, 1)
+)
 """Mean and standard deviation of ImageNet's training images, which most pretrained networks expect."""
 
 
