@@ -22,7 +22,8 @@ from unflip.data.images import ImageSource, byte_normalization
 from unflip.engine.distributed import Distributed
 from unflip.engine.evaluation import Truth, accuracies
 from unflip.engine.trainer import Trainer, lr_factor
-from unflip.methods.base import LabelStore, TrainContext, find_method
+from unflip.methods import find_method
+from unflip.methods.base import LabelStore, TrainContext
 from unflip.nn.base import Ensemble, Network, build_network
 from unflip.nn.residual import PreAct8Options
 from unflip.progress import Reporter

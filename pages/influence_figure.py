@@ -11,8 +11,7 @@ from pathlib import Path
 
 from drawing import COLORS, MARKERS, make_panels, save
 from unflip.errors import ConfigError
-from unflip.reproduce.paper_numbers import Number
-from unflip.reproduce.tables import Line, average, common_protocol, find, select_results
+from unflip.reproduce.tables import Line, Number, average, common_protocol, find, select_results
 
 _INFLUENCES = {
     "alpha": ("covariance.disturbance", r"disturbance $\alpha$"),

@@ -18,10 +18,9 @@ import typer
 
 import marked
 from unflip.cli.app import build_app
-from unflip.methods import methods
+from unflip.methods import find_method, methods
 from unflip.reproduce.grids import grid_names, grid_text
-from unflip.reproduce.paper_numbers import Number, paper_table
-from unflip.reproduce.tables import Comparison, Line, compare, read_results
+from unflip.reproduce.tables import Comparison, Line, Number, compare, paper_table, read_results
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -105,7 +104,6 @@ def options() -> str:
 
 def method_sections() -> list[tuple[str, Any, list[str]]]:
     """Return the sections that methods read: name, options, and the methods."""
-    from unflip.methods.base import find_method
 
     found: dict[str, tuple[Any, list[str]]] = {}
     for name in methods.names():
@@ -116,7 +114,7 @@ def method_sections() -> list[tuple[str, Any, list[str]]]:
 
 
 def _options(section: str, fields: Mapping[str, Any], method: str | None = None) -> str:
-    from unflip.methods.base import RunShape, find_method
+    from unflip.methods.base import RunShape
 
     lr = cast("float", "optimizer.lr")
     shape = RunShape(1000, lr, of_rows=True)  # shows which defaults are the run's learning rate

@@ -21,7 +21,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from helpers import blobs
 from unflip import Result, UnflipClassifier, estimator, find_label_errors
 from unflip.engine import run
-from unflip.engine.prepare import prepare_data
+from unflip.engine.run import prepare_data
 from unflip.methods import methods
 
 Check = Callable[[Any, Any], None]

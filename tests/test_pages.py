@@ -18,7 +18,7 @@ from helpers import Outcome, blobs, quick_train, write_npz
 from page_blocks import DOCS, blocks, masked, run_page
 from unflip.compute import repair_torchvision
 from unflip.reproduce.grid import read_grid
-from unflip.reproduce.paper_numbers import paper_table
+from unflip.reproduce.tables import paper_table
 
 
 @pytest.fixture(autouse=True)

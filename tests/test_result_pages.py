@@ -12,8 +12,7 @@ from PIL import Image
 
 from unflip.methods import methods
 from unflip.reproduce.grid import read_grid
-from unflip.reproduce.paper_numbers import paper_table
-from unflip.reproduce.tables import compare, read_results
+from unflip.reproduce.tables import compare, paper_table, read_results
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"

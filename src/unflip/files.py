@@ -147,6 +147,12 @@ class OwnedFolder:
                 f"{option} {self.path}: holds files that are not ours, such as {first}; name a new or an empty folder"
             )
 
+    def check_all_ours(self) -> None:
+        """Raise RunFolderError if the folder has files besides ours."""
+        found = {path.relative_to(self.path).as_posix() for path in self.path.rglob("*") if not path.is_dir()}
+        if others := sorted(found - {*self.owned(), self.marker}):
+            raise RunFolderError(f"--out {self.path}: holds files that are not ours, such as {others[0]}; move them")
+
     def begin(self) -> None:
         """Create the folder if needed, and mark it as ours."""
         with naming_target(self.path):

@@ -13,7 +13,7 @@ from unflip.data.dataset import Dataset
 from unflip.data.labeling import label_data, settle_scale
 from unflip.data.loaders import load_raw
 from unflip.data.options import DataOptions
-from unflip.data.sources import fit_standardization
+from unflip.data.sources import Standardization
 from unflip.stats.discriminant import fit_discriminant, leave_group_out_log_posterior, tempered_nll
 
 
@@ -45,7 +45,7 @@ def data_of(
 
 def assert_scaled(data: Dataset, array: Array, *, one_scale: bool) -> None:
     """The data has the scale of the array, and so have its inputs."""
-    expected, found = fit_standardization(array, one_scale=one_scale), data.standardization
+    expected, found = Standardization.fit(array, one_scale=one_scale), data.standardization
     assert found is not None
     assert torch.equal(found.mean, expected.mean)
     torch.testing.assert_close(found.std, expected.std, rtol=1e-4, atol=0)
@@ -125,7 +125,7 @@ def test_examples_that_validate_or_test_follow_and_have_no_say(tmp_path: Path) -
         "test_labels": other_labels[:50].numpy(),
     }
     data = settle_scale(data_of(tmp_path, array, labels, more=more))
-    expected = fit_standardization(array, one_scale=True)
+    expected = Standardization.fit(array, one_scale=True)
     torch.testing.assert_close(
         data.source.fetch(torch.arange(400, 800)), expected(torch.from_numpy(other)), rtol=1e-3, atol=1e-4
     )

@@ -16,7 +16,6 @@ from unflip.data.sources import (
     JoinedSource,
     Standardization,
     check_finite,
-    fit_standardization,
 )
 from unflip.errors import InputError
 
@@ -36,7 +35,7 @@ def as_map(folder: Path, array: Array) -> Array:
 @pytest.mark.parametrize("shape", [(9, 3), (9, 2, 2)])
 def test_a_map_gives_the_batches_of_the_array(tmp_path: Path, dtype: type, shape: tuple[int, ...]) -> None:
     array: np.ndarray[Any, Any] = (np.random.default_rng(0).normal(size=shape) * 20).astype(dtype)
-    standardize = fit_standardization(array, one_scale=False)
+    standardize = Standardization.fit(array, one_scale=False)
     memory, mapped = ArraySource(array, standardize), ArraySource(as_map(tmp_path, array), standardize)
     assert memory.shape == mapped.shape == shape[1:]
     assert len(memory) == len(mapped) == 9
@@ -95,7 +94,7 @@ def test_joined_sources_are_one_after_the_other(lengths: list[int], data: st.Dat
 def test_standardization_is_that_of_numpy_however_it_is_cut(array: Array, chunk: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(unflip.data.sources, "BLOCK_VALUES", chunk)
-        fitted = fit_standardization(array, one_scale=False)
+        fitted = Standardization.fit(array, one_scale=False)
     exact = array.astype(np.float64)
     std = exact.std(axis=0)
     std[np.ptp(exact, axis=0) == 0] = 1.0
@@ -106,7 +105,7 @@ def test_standardization_is_that_of_numpy_however_it_is_cut(array: Array, chunk:
 
 def test_standardized_columns_have_mean_zero_and_deviation_one() -> None:
     array = np.random.default_rng(0).normal(loc=[1e4, -3.0], scale=[5.0, 1e-3], size=(500, 2))
-    standardized = ArraySource(array, fit_standardization(array, one_scale=False)).fetch(torch.arange(500)).double()
+    standardized = ArraySource(array, Standardization.fit(array, one_scale=False)).fetch(torch.arange(500)).double()
     assert standardized.mean(0).abs().max() < 1e-3
     torch.testing.assert_close(standardized.std(0, correction=0), torch.ones(2).double(), rtol=1e-3, atol=0)
 
@@ -115,7 +114,7 @@ def test_standardized_columns_have_mean_zero_and_deviation_one() -> None:
 def test_a_constant_column_becomes_zero_and_keeps_its_scale(value: float) -> None:
     array = np.full((7, 2), value)
     array[:, 1] = np.arange(7)
-    fitted = fit_standardization(array, one_scale=False)
+    fitted = Standardization.fit(array, one_scale=False)
     assert float(fitted.std[0]) == 1.0
     assert ArraySource(array, fitted).fetch(torch.arange(7))[:, 0].abs().max() <= abs(value) * 1e-6
 
@@ -128,7 +127,7 @@ def test_columns_far_from_zero_or_tiny_keep_their_differences(
 ) -> None:
     plain = np.random.default_rng(0).uniform(-1, 1, size=(200, 2))
     array = center + spread * plain
-    fitted = fit_standardization(array, one_scale=one_scale)
+    fitted = Standardization.fit(array, one_scale=one_scale)
     source = ArraySource(as_map(tmp_path, array) if mapped else array, fitted)
     inputs = source.fetch(torch.arange(200))
     assert inputs.dtype == torch.float32
@@ -138,7 +137,7 @@ def test_columns_far_from_zero_or_tiny_keep_their_differences(
 
 def test_ordinary_columns_are_standardized_in_single_precision() -> None:
     array = np.random.default_rng(0).normal(loc=[0.0, 2000.0, 7.0], scale=[1e-6, 3.0, 0.0], size=(50, 3))
-    fitted = fit_standardization(array, one_scale=False)
+    fitted = Standardization.fit(array, one_scale=False)
     mean, std = array.mean(axis=0).astype(np.float32), np.sqrt(np.square(array - array.mean(axis=0)).mean(axis=0))
     std[2] = 1.0
     expected = (array.astype(np.float32) - mean) / std.astype(np.float32)
@@ -147,19 +146,19 @@ def test_ordinary_columns_are_standardized_in_single_precision() -> None:
 
 def test_one_scale_for_all_keeps_the_columns_in_proportion() -> None:
     array = np.random.default_rng(0).normal(loc=[5.0, -3.0], scale=[10.0, 0.1], size=(500, 2))
-    fitted = fit_standardization(array, one_scale=True)
+    fitted = Standardization.fit(array, one_scale=True)
     exact = array - array.mean(axis=0)
     np.testing.assert_allclose(fitted.mean, array.mean(axis=0), rtol=1e-5)
     np.testing.assert_allclose(fitted.std, np.full(2, np.sqrt((exact**2).mean())), rtol=1e-5)
 
 
 def test_one_scale_of_constant_columns_is_one() -> None:
-    assert fit_standardization(np.full((5, 2), 3.0), one_scale=True).std.tolist() == [1.0, 1.0]
+    assert Standardization.fit(np.full((5, 2), 3.0), one_scale=True).std.tolist() == [1.0, 1.0]
 
 
 def test_standardization_is_by_column_of_any_shape() -> None:
     array = np.random.default_rng(0).normal(size=(20, 2, 3))
-    fitted = fit_standardization(array, one_scale=False)
+    fitted = Standardization.fit(array, one_scale=False)
     assert fitted.mean.shape == fitted.std.shape == (2, 3)
     np.testing.assert_allclose(fitted.mean, array.mean(axis=0), atol=1e-6)
 

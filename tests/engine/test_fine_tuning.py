@@ -15,7 +15,7 @@ from pictures import write_picture
 from unflip import predict, train
 from unflip.data.images import IMAGENET
 from unflip.engine.distributed import Distributed
-from unflip.engine.prepare import prepare_data
+from unflip.engine.run import prepare_data
 from unflip.engine.trainer import Trainer, parameter_groups
 from unflip.errors import ConfigError, InputError
 from unflip.nn import networks

@@ -18,7 +18,6 @@ from pictures import write_clothing, write_picture, write_webvision
 from unflip import predict, train
 from unflip.data.files import ResizeCrop
 from unflip.engine.checkpoints import EpochProgress
-from unflip.engine.trainer import Observation
 from unflip.errors import ConfigError, InputError
 from unflip.runs.folder import Run
 from unflip.runs.model_file import load_model
@@ -84,7 +83,7 @@ def test_dividemix_sees_two_views_of_each_image(tmp_path: Path, monkeypatch: pyt
     root = clothes(tmp_path / "c")
     run(root, tmp_path / "run", {"dividemix.warmup": 1}, method="dividemix")
     (trainer,) = made
-    (phase, *_) = trainer.method.phases(1, Observation(trainer, EpochProgress()), trainer.labels)
+    (phase, *_) = trainer.method.phases(1, trainer.observe(EpochProgress()), trainer.labels)
     batch = next(iter(trainer.batches(1, 0, replace(phase, views=2))))
     assert len(batch.views) == 2
     assert batch.views[0].shape[1:] == (3, 72, 72)

@@ -10,7 +10,6 @@ import torch
 from helpers import Crash, assert_same_run, capture_trainers, crash_after, shrink_cifar
 from unflip import predict, train
 from unflip.engine.checkpoints import EpochProgress
-from unflip.engine.trainer import Observation
 from unflip.runs.folder import Run
 from unflip.runs.model_file import load_model
 
@@ -94,7 +93,7 @@ def test_every_pass_sees_other_views_of_the_same_images(
     made = capture_trainers(monkeypatch)
     run(pictures, tmp_path / "run", epochs=1)
     (trainer,) = made
-    (phase,) = trainer.method.phases(1, Observation(trainer, EpochProgress()), trainer.labels)
+    (phase,) = trainer.method.phases(1, trainer.observe(EpochProgress()), trainer.labels)
     first, again, later = (next(iter(trainer.batches(epoch, 0, phase))) for epoch in (1, 1, 2))
     assert torch.equal(first.inputs, again.inputs)
     assert not torch.equal(first.inputs, later.inputs)
@@ -107,6 +106,6 @@ def test_images_can_be_trained_on_without_augmentation(
     made = capture_trainers(monkeypatch)
     train(pictures, tmp_path / "run", network="mlp", epochs=1, settings={"data.augment": False}, device="cpu")
     (trainer,) = made
-    (phase,) = trainer.method.phases(1, Observation(trainer, EpochProgress()), trainer.labels)
+    (phase,) = trainer.method.phases(1, trainer.observe(EpochProgress()), trainer.labels)
     batch = next(iter(trainer.batches(1, 0, phase)))
     assert torch.equal(batch.inputs, trainer.source.fetch(batch.indices))

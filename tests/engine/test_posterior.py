@@ -14,7 +14,7 @@ from helpers import Outcome, blobs, write_npz
 from unflip.data.options import CROSS_FIT, IN_SAMPLE
 from unflip.data.sources import ArraySource
 from unflip.engine.distributed import Distributed
-from unflip.engine.prepare import PosteriorFit, temperature
+from unflip.engine.posterior import PosteriorFit, temperature
 from unflip.nn.mlp import MLPOptions
 from unflip.progress import Reporter
 from unflip.runs.options import OptimizerOptions

@@ -9,7 +9,6 @@ import torch
 from helpers import Crash, assert_same_run, capture_trainers, crash_after, quick_train
 from unflip.engine.checkpoints import EpochProgress
 from unflip.engine.distributed import Distributed, find_precision
-from unflip.engine.trainer import Observation
 from unflip.errors import ConfigError
 from unflip.nn.base import unwrap
 from unflip.runs.model_file import load_model
@@ -39,7 +38,7 @@ def test_a_run_in_bfloat16_learns_and_keeps_everything_in_float32(
         assert gaussians.means.dtype == torch.float32
     train_probs = trainer.method.train_probs()
     assert train_probs is None or train_probs.dtype == torch.float32
-    observed = Observation(trainer, EpochProgress())
+    observed = trainer.observe(EpochProgress())
     assert observed.logits().dtype == observed.features().dtype == torch.float32
 
 
@@ -52,7 +51,7 @@ def test_training_passes_compute_in_bfloat16_and_scans_do_not(
     head.register_forward_hook(lambda module, inputs, output: seen.add((module.training, output.dtype)))
     trainer.train_epoch(3)
     assert (True, torch.bfloat16) in seen
-    Observation(trainer, EpochProgress()).features()
+    trainer.observe(EpochProgress()).features()
     assert (False, torch.float32) in seen
     assert (False, torch.bfloat16) not in seen
 

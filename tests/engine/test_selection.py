@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from helpers import blobs, quick_train, write_npz
-from unflip.engine.evaluation import check_selection, effective_rule, protocol, selection_score
+from unflip.engine.scoring import check_selection, effective_rule, protocol, selection_score
 from unflip.errors import ConfigError
 
 EPOCHS = [

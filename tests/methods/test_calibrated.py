@@ -11,7 +11,8 @@ from torch import Tensor
 from epoch_outputs import Unseen
 from helpers import Crash, assert_same_run, blobs, crash_after, quick_train, write_npz
 from unflip.errors import ConfigError
-from unflip.methods.base import LabelStore, Method, NetworkOutputs, TrainContext, find_method
+from unflip.methods import find_method
+from unflip.methods.base import LabelStore, Method, NetworkOutputs, TrainContext
 from unflip.methods.mddc import (
     Calibrated,
     CalibrationOptions,

@@ -5,7 +5,8 @@ import inspect
 import pytest
 import torch
 
-from unflip.methods.base import Method, RunShape, TrainContext, find_method
+from unflip.methods import find_method
+from unflip.methods.base import Method, RunShape, TrainContext
 from unflip.methods.mddc import Calibrated, CalibrationOptions, MeanCalibrator, MeanOptions
 from unflip.methods.plc import PLC, CorrectionOptions
 from unflip.options import Options

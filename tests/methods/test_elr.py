@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from epoch_outputs import Unseen
 from helpers import blobs, passthrough, quick_train, write_npz
 from unflip.errors import ConfigError
-from unflip.methods.base import Batch, LabelStore, Phase, TrainContext, find_method
+from unflip.methods import find_method
+from unflip.methods.base import Batch, LabelStore, Phase, TrainContext
 from unflip.methods.elr import ELR, ELROptions, ELRPlus, ELRPlusOptions, ramp
 from unflip.methods.losses import ELRLoss, early_learning_penalty, mix
 from unflip.nn.base import unwrap

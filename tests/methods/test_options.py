@@ -11,9 +11,8 @@ from helpers import QUICK, blobs, without_times, write_npz
 from unflip.api.options import TRAIN, option_tree
 from unflip.api.train import layers_of
 from unflip.engine.distributed import Distributed
-from unflip.engine.prepare import make_trainer, prepare_data
-from unflip.methods import calibrators, methods
-from unflip.methods.base import find_method
+from unflip.engine.run import make_trainer, prepare_data
+from unflip.methods import calibrators, find_method, methods
 from unflip.options import Options
 from unflip.progress import Reporter
 

@@ -18,7 +18,8 @@ from epoch_outputs import Unseen, in_batches
 from helpers import Crash, assert_same_run, assert_same_tree, blobs, crash_after, quick_train, write_npz
 from unflip.errors import ConfigError, UnflipWarning
 from unflip.methods import base as tables
-from unflip.methods.base import Batch, EpochOutputs, LabelStore, Phase, RunShape, TrainContext, find_method
+from unflip.methods import find_method
+from unflip.methods.base import Batch, EpochOutputs, LabelStore, Phase, RunShape, TrainContext
 from unflip.methods.unflip import method as module
 from unflip.methods.unflip import posterior as formulas
 from unflip.methods.unflip.folds import members_rows

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from epoch_outputs import Unseen, in_batches
 from helpers import QUICK, Crash, assert_same_run, blobs, crash_at_save, quick_train, spawn_python, write_npz
-from unflip.methods.base import Batch, LabelStore, TrainContext, find_method
+from unflip.methods import find_method
+from unflip.methods.base import Batch, LabelStore, TrainContext
 from unflip.methods.unflip import pixels as module
 from unflip.methods.unflip.method import Unflip, UnflipOptions
 from unflip.methods.unflip.pixels import PixelUnflip

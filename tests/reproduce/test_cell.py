@@ -8,8 +8,7 @@ import pytest
 
 from helpers import blobs, write_npz
 from sweeps import write_grid
-from unflip.reproduce.cell import find_cell, fingerprint
-from unflip.reproduce.grid import read_grid
+from unflip.reproduce.grid import find_cell, fingerprint, read_grid
 
 
 def name_of(folder: Path, axes: str = 'data = ["blobs.npz"]', config: str = "") -> str:

@@ -9,8 +9,7 @@ import pytest
 from helpers import blobs, write_npz
 from sweeps import write_grid
 from unflip.errors import ConfigError, InputError
-from unflip.reproduce.cell import find_cell
-from unflip.reproduce.grid import Point, read_grid
+from unflip.reproduce.grid import Point, find_cell, read_grid
 from unflip.reproduce.grids import grid_names, grid_text
 
 

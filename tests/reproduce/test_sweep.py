@@ -13,7 +13,7 @@ import pytest
 from helpers import Outcome, assert_same_run, blobs, write_npz
 from sweeps import Running, failures, results, sweeping, write_grid
 from unflip.files import LOCK, locked
-from unflip.reproduce.cell import Cell
+from unflip.reproduce.grid import Cell
 from unflip.reproduce.sweep import Progress, sweep
 from unflip.runs.folder import Run
 

@@ -12,9 +12,17 @@ import pytest
 from helpers import Outcome, result_line, spawn_python, write_results
 from unflip.errors import ConfigError, InputError
 from unflip.reproduce.grids import grid_text
-from unflip.reproduce.paper_numbers import Number, paper_table
 from unflip.reproduce.table_text import render
-from unflip.reproduce.tables import ComparedRow, all_methods, best_two, compare, read_results, select_results
+from unflip.reproduce.tables import (
+    ComparedRow,
+    Number,
+    all_methods,
+    best_two,
+    compare,
+    paper_table,
+    read_results,
+    select_results,
+)
 
 Cli = Callable[..., Outcome]
 FIRST = {"data": "CIFAR-10", "noise": "I 35%"}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from unflip.methods import methods
-from unflip.methods.base import TrainContext, find_method
+from unflip.methods import find_method, methods
+from unflip.methods.base import TrainContext
 from unflip.nn.base import build_network
 from unflip.presets import preset_names, preset_text
 from unflip.runs.config import RunConfig, read_preset

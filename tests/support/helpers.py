@@ -189,7 +189,7 @@ def crash_at_save(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 
 def capture_trainers(monkeypatch: pytest.MonkeyPatch) -> "list[Trainer]":
     """Return a list to which every trainer made from now on is added."""
-    from unflip.engine import prepare as module
+    from unflip.engine import run as module
     from unflip.engine.trainer import Trainer
 
     made: list[Trainer] = []

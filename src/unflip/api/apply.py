@@ -20,16 +20,7 @@ from unflip.data.loaders import load_raw, target_suffixes
 from unflip.data.matching import Keys, Matcher
 from unflip.data.memory import InMemory, as_table, in_memory, new_labels, relabeled, with_columns_of, write_data
 from unflip.data.options import DataOptions
-from unflip.data.rewrite import (
-    CHANGES,
-    MARKER,
-    NewLabels,
-    by_row,
-    check_all_ours,
-    class_numbers,
-    new_cells,
-    rewrite,
-)
+from unflip.data.rewrite import CHANGES, MARKER, NewLabels, by_row, class_numbers, new_cells, rewrite
 from unflip.encoders.table import with_contents
 from unflip.errors import ConfigError, InputError
 from unflip.files import OwnedFolder
@@ -130,7 +121,7 @@ def _write(
         if folder.is_marked and not force:
             raise ConfigError(f"--out {out}: already holds corrected data; replace it with --force")
         if folder.is_marked:
-            check_all_ours(folder)
+            folder.check_all_ours()
     moved = rewrite(raw, place, out, new, classes, keep_given_as=chosen.keep_given_as, copy=chosen.copy_files)
     if not suffixes:
         changes = changes.append_column("new_path", pa.array([moved.get(name) for name in changes[1].to_pylist()]))

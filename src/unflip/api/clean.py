@@ -164,7 +164,7 @@ class Earlier(NamedTuple):
     def read(cls, run: Run) -> "Earlier | None":
         """Return what is known of the run in a folder; None if there is none that can be read."""
         log = run.folder / layout.DECISIONS
-        if not (run.is_finished and run.has_labels):
+        if not (run.is_finished and (run.folder / layout.LABELS).exists()):  # a sweep may keep results only
             return None
         try:
             examples = Examples(run)

@@ -16,7 +16,7 @@ from unflip.data.labels import are_misleading, whole_number
 from unflip.data.loaders import check_used, load_raw
 from unflip.encoders.table import encode_raw
 from unflip.engine.distributed import Distributed
-from unflip.engine.prepare import find_posterior
+from unflip.engine.posterior import find_posterior
 from unflip.errors import ConfigError
 from unflip.files import write_json
 from unflip.noise.recipe import parse

@@ -30,15 +30,7 @@ from unflip.report.run_report import report_finished
 from unflip.runs import layout
 from unflip.runs.config import check_section
 from unflip.runs.folder import Claim, Run, as_run
-from unflip.runs.labels import (
-    Assessment,
-    error_pairs,
-    errors_by_class,
-    label_table,
-    list_label_issues,
-    summarize_labels,
-    write_table,
-)
+from unflip.runs.labels import Assessment, label_results, label_table, list_label_issues, write_table
 
 _GIVEN, _SUGGESTED, _QUALITY, _FLAGS = "given_label", "suggested_label", "label_quality", ("reviewed", "out_of_sample")
 
@@ -207,21 +199,17 @@ def write_scored(
         run.own(layout.LABEL_ISSUES), list_label_issues(table, "path" if raw.holds_images else "id", texts or {})
     )
     unknown_here = ("noise", "noise_rate", "transition_error", "val_accuracy", "quality_auroc", "score_auroc")
-    unknown, summary = {"given": None, "current": None}, summarize_labels(table, errors)
+    unknown = {"given": None, "current": None}
     result = {**about, **dict.fromkeys((*unknown_here, "other_issues", "since_last"))} | {
         "data": raw.name,
         "data_path": data_path(path),
         "pictures_path": raw.images_path or (data_path(path) if raw.holds_images or raw.as_pixels else None),
-        "noise_rate_estimate": summary.noise_rate,
-        "label_summary": summary._asdict(),
-        "errors_by_class": errors_by_class(table, summary, len(about["classes"])),
-        "error_pairs": error_pairs(table),
+        **label_results(table, errors, len(about["classes"])),
         "test_accuracy": dict.fromkeys(("selected", "last", "best")),
         "tests": {},
         "label_accuracy": unknown,
         "label_accuracy_all": unknown,
         "out_of_sample": float(np.mean(table["out_of_sample"].to_numpy(zero_copy_only=False))),
-        "reviewed": summary.reviewed,
         "removed": 0,
     }  # fmt: skip
     write_json(run.own(layout.RESULT), result)

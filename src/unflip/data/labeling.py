@@ -30,15 +30,7 @@ from unflip.data.labels import (
 )
 from unflip.data.matching import Keys
 from unflip.data.options import DataOptions
-from unflip.data.sources import (
-    ArraySource,
-    JoinedSource,
-    Source,
-    Standardization,
-    check_finite,
-    check_varied,
-    fit_standardization,
-)
+from unflip.data.sources import ArraySource, JoinedSource, Source, Standardization, check_finite, check_varied
 from unflip.data.split import identities, rank_in_class, same_examples
 from unflip.errors import ConfigError, InputError, UnflipWarning, one_line, unknown
 from unflip.progress import Track, untracked
@@ -76,7 +68,7 @@ def label_data(
         check_varied(train.inputs, f"{options.path}, 'train'")
     standardization = raw.normalization or standardization
     if isinstance(train.inputs, np.ndarray) and standardization is None and options.standardize != "off":
-        standardization = fit_standardization(train.inputs, one_scale=options.standardize == "global")
+        standardization = Standardization.fit(train.inputs, one_scale=options.standardize == "global")
     kind = content_kind(raw, train)
     ready = {
         key: replace(

@@ -334,13 +334,6 @@ def _free_name(name: str, depth: int, is_labeled: bool, label: str, used: set[st
     return found
 
 
-def check_all_ours(folder: OwnedFolder) -> None:
-    """Raise RunFolderError if a folder that an earlier call wrote has other files."""
-    found = {path.relative_to(folder.path).as_posix() for path in folder.path.rglob("*") if not path.is_dir()}
-    if others := sorted(found - {*folder.owned(), folder.marker}):
-        raise RunFolderError(f"--out {folder.path}: holds files that are not ours, such as {others[0]}; move them")
-
-
 def _clear(folder: OwnedFolder) -> None:
     """Remove the files that an earlier call wrote, and the folders that are empty then."""
     for name in [*folder.owned(), folder.marker]:

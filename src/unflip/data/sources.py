@@ -27,6 +27,20 @@ class Standardization:
     mean: Tensor
     std: Tensor
 
+    @classmethod
+    def fit(cls, array: Array, *, one_scale: bool) -> Self:
+        """Take the mean of each column and its standard deviation, or one for all; constant columns are not scaled."""
+        zeros: Array = np.zeros(array.shape[1:])
+        mean = sum((rows.sum(axis=0, dtype=np.float64) for _, rows in chunks(array)), zeros) / len(array)
+        variance = sum((np.square(rows - mean).sum(axis=0) for _, rows in chunks(array)), zeros) / len(array)
+        own = np.sqrt(variance)
+        std = np.sqrt(np.full_like(variance, variance.mean())) if one_scale else own.copy()
+        constant = own <= 1e-12 * np.abs(mean)
+        std[std <= 1e-12 * np.abs(mean)] = 1.0
+        far = ~constant & ((np.abs(mean) > _FAR * std) | (std < np.finfo(np.float32).tiny))
+        kind = np.float64 if far.any() else np.float32
+        return cls(torch.from_numpy(mean.astype(kind)), torch.from_numpy(std.astype(kind)))
+
     def __call__(self, inputs: Tensor) -> Tensor:
         """Standardize inputs (b, *shape)."""
         return (inputs - self.mean.to(inputs.device)) / self.std.to(inputs.device)
@@ -194,17 +208,3 @@ def check_varied(array: Array, what: str) -> None:
     first = np.asarray(array[:1])
     if len(array) and not any((rows != first).any() for _, rows in chunks(array)):
         raise InputError(f"{what}: the features of all {len(array)} examples are the same; nothing tells them apart")
-
-
-def fit_standardization(array: Array, *, one_scale: bool) -> Standardization:
-    """Return the mean of each column and its standard deviation, or one for all; constant columns are not scaled."""
-    zeros: Array = np.zeros(array.shape[1:])
-    mean = sum((rows.sum(axis=0, dtype=np.float64) for _, rows in chunks(array)), zeros) / len(array)
-    variance = sum((np.square(rows - mean).sum(axis=0) for _, rows in chunks(array)), zeros) / len(array)
-    own = np.sqrt(variance)
-    std = np.sqrt(np.full_like(variance, variance.mean())) if one_scale else own.copy()
-    constant = own <= 1e-12 * np.abs(mean)
-    std[std <= 1e-12 * np.abs(mean)] = 1.0
-    far = ~constant & ((np.abs(mean) > _FAR * std) | (std < np.finfo(np.float32).tiny))
-    kind = np.float64 if far.any() else np.float32
-    return Standardization(torch.from_numpy(mean.astype(kind)), torch.from_numpy(std.astype(kind)))

@@ -1,4 +1,4 @@
-"""Evaluation: accuracies, selection of the epoch and result.json; the only module that reads clean labels."""
+"""Evaluation: accuracies and result.json; the only module that reads clean labels."""
 
 import platform
 from collections.abc import Mapping
@@ -18,13 +18,12 @@ from unflip.data.loaders import is_built_in
 from unflip.engine.checkpoints import RunState
 from unflip.engine.distributed import Distributed
 from unflip.engine.inference import predict_probs
-from unflip.engine.scoring import FinalScores, transition_matrix
+from unflip.engine.scoring import FinalScores, effective_rule, protocol, transition_matrix
 from unflip.engine.trainer import Trainer
-from unflip.errors import ConfigError
 from unflip.methods.base import LabelStore
 from unflip.nn.base import Ensemble
 from unflip.runs.config import RunConfig
-from unflip.runs.labels import error_pairs, errors_by_class, summarize_labels
+from unflip.runs.labels import label_results
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Truth:
     clean: Tensor | None
     tests: dict[str, Split]
     clean_val: bool = False
-    """Whether the validation labels are known to be correct; see :func:`effective_rule`."""
+    """Whether the validation labels are known to be correct; see :func:`unflip.engine.scoring.effective_rule`."""
 
     @classmethod
     def of(cls, dataset: Dataset, processes: Distributed) -> "Truth":
@@ -119,38 +118,6 @@ def full_report(model: Ensemble, test: Split, processes: Distributed) -> dict[st
     return report
 
 
-USES_TRUTH = {"clean-val": "clean validation labels", "best-test": "test labels"}
-"""Selection rules that use the truth, and which labels they use; reports state this."""
-
-
-def selection_score(rule: str, metrics: Mapping[str, Any]) -> float:
-    """Return the score of an epoch under a selection rule; the first epoch with the highest score is selected."""
-    keys = {"noisy-val": "val_accuracy", "clean-val": "clean_val_accuracy", "best-test": "test_accuracy"}
-    return float(metrics[keys.get(rule, "epoch")])
-
-
-def check_selection(rule: str, *, has_val: bool, has_truth: bool, has_test: bool) -> None:
-    """Raise ConfigError if the data lacks what a selection rule needs."""
-    if rule in ("noisy-val", "clean-val") and not has_val:
-        raise ConfigError(
-            f"select = '{rule}' needs validation examples; raise data.val_fraction or try --set select=last"
-        )
-    if rule == "clean-val" and not has_truth:
-        raise ConfigError("select = 'clean-val' needs clean labels, and the data has none; try --set select=noisy-val")
-    if rule == "best-test" and not has_test:
-        raise ConfigError("select = 'best-test' needs a test set, and the data has none; try --set select=noisy-val")
-
-
-def effective_rule(rule: str, *, clean_val: bool) -> str:
-    """Return the rule that applies: if the validation labels are clean, ``noisy-val`` is ``clean-val``."""
-    return "clean-val" if rule == "noisy-val" and clean_val else rule
-
-
-def protocol(rule: str) -> str:
-    """Describe how the model was selected, by the rule that applies, and whether that used the truth."""
-    return f"{rule} (uses the truth: {USES_TRUTH[rule]})" if rule in USES_TRUTH else rule
-
-
 def make_result(
     config: RunConfig, dataset: Dataset, state: RunState, truth: Truth, trainer: Trainer,
     scores: FinalScores, table: pa.Table, tests: Mapping[str, Any],
@@ -168,7 +135,6 @@ def make_result(
         tests: the result of :func:`full_report` by test set.
     """
     common, labels, train = config.common, trainer.labels, trainer.method.context.train
-    summary = summarize_labels(table, scores.errors)
     rule = effective_rule(common.select, clean_val=truth.clean_val)
     selected = state.metrics[state.best.epoch - 1]
     test_series = [line["test_accuracy"] for line in state.metrics]
@@ -191,10 +157,7 @@ def make_result(
         "selected_epoch": state.best.epoch,
         "noise": common.noise.recipe,
         "noise_rate": None if given_accuracy is None else 1.0 - given_accuracy,
-        "noise_rate_estimate": summary.noise_rate,
-        "label_summary": summary._asdict(),
-        "errors_by_class": errors_by_class(table, summary, dataset.num_classes),
-        "error_pairs": error_pairs(table),
+        **label_results(table, scores.errors, dataset.num_classes),
         "transition_error": _transition_error(scores.transition, truth, labels, rows),
         "test_accuracy": {"selected": selected["test_accuracy"], "last": test_series[-1], "best": best},
         "tests": tests,
@@ -207,7 +170,6 @@ def make_result(
         "quality_auroc": truth.quality_auroc(scores.assessment.log_odds, labels.initial, unreviewed),
         "score_auroc": truth.quality_auroc(scores.score, labels.initial, unreviewed),
         "out_of_sample": float(out_of_sample.mean()) if len(unreviewed) else None,
-        "reviewed": summary.reviewed,
         "removed": int(dataset.removed.sum()),
         "skipped": len(dataset.skipped),
         "other_issues": None,

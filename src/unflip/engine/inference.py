@@ -1,6 +1,7 @@
-"""Inference without gradients: features, logits and class probabilities of many examples."""
+"""Inference without gradients: features, logits and class probabilities of many examples, on demand in an epoch."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 
@@ -9,13 +10,84 @@ from torch import Tensor, nn
 
 from unflip.compute import prefetched
 from unflip.data.sources import Source
+from unflip.engine.checkpoints import EpochProgress
 from unflip.engine.distributed import Distributed
-from unflip.methods.base import NetworkOutputs
+from unflip.methods.base import LabelStore, Method, NetworkOutputs
 from unflip.nn.base import Ensemble, unwrap
 from unflip.stats.gaussians import NotFiniteError
 
 _BATCH, _VALUES = 1024, 2**23  # maximum number of examples, and of input values, per batch
 _CPU_BATCH, _CPU_VALUES = 16, 2**19  # the same on a CPU, to fit its cache: twice as fast on 32 x 32 images
+
+
+@dataclass
+class Observation:
+    """The outputs of one epoch that a method may read; implements :class:`unflip.methods.base.EpochOutputs`."""
+
+    method: Method
+    source: Source
+    labels: LabelStore
+    processes: Distributed
+    val_rows: Tensor
+    progress: EpochProgress
+    cached: dict[int, Tensor] = field(default_factory=dict)
+    """Features by network, until a phase changes the networks."""
+
+    def __post_init__(self) -> None:
+        self.phases_done, self.train = self.progress.phase, self.method.context.train
+
+    def record(self, order: Tensor, recorded: Tensor) -> None:
+        """Store the probabilities that this process recorded for its part of the examples ``order`` (m,)."""
+        train = self.train
+        position = torch.empty(len(self.labels), dtype=torch.long, device=train.device)
+        position[train] = torch.arange(len(train), device=train.device)
+        probs = self.progress.probs  # copied, since the method may hold the tensor of an earlier phase
+        probs = recorded.new_zeros(len(train), recorded.shape[1]) if probs is None else probs.clone()
+        probs[position[order]] = self.processes.interleave(recorded, len(order))
+        self.progress.probs = probs
+
+    @property
+    def probs(self) -> Tensor:
+        """Softmax of the training passes."""
+        if self.progress.probs is None:
+            raise RuntimeError(f"{type(self.method).__name__} reads probs without records_probs = True")
+        return self.progress.probs
+
+    def features(self, network: int = 0) -> Tensor:
+        """Features of the training examples, cached until the networks are trained again."""
+        if network not in self.cached:
+            self.cached[network] = self._forward(network, self.train).features
+        return self.cached[network]
+
+    def logits(self, network: int = 0) -> Tensor:
+        """Logits of the training examples from the current head, without keeping the features."""
+        if network not in self.cached:
+            return self._forward(network, self.train, keep_features=False).logits
+        with torch.no_grad():  # calibration trains heads between phases
+            logits: Tensor = unwrap(self.method.networks[network]).head(self.cached[network])
+            return logits.float()
+
+    def validation(self, network: int = 0) -> tuple[NetworkOutputs, Tensor] | None:
+        """Features, logits and given labels of the validation examples; None if there are none."""
+        if not len(self.val_rows):
+            return None
+        return self._forward(network, self.val_rows), self.labels.initial[self.val_rows]
+
+    def outputs(self, network: nn.Module, rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Logits of any network, batch by batch."""
+        batches = forward_batches(network, self.source, rows, self.processes)
+        return ((places, batch.logits) for places, batch in batches)
+
+    def inputs(self, rows: Tensor) -> Tensor:
+        """Inputs without augmentation."""
+        return self.source.fetch(rows)
+
+    def broadcast(self, tensor: Tensor) -> Tensor:
+        """The first process's tensor."""
+        return self.processes.broadcast(tensor)
+
+    def _forward(self, network: int, rows: Tensor, *, keep_features: bool = True) -> NetworkOutputs:
+        return forward(self.method.networks[network], self.source, rows, self.processes, keep_features=keep_features)
 
 
 @torch.no_grad()

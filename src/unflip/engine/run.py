@@ -4,23 +4,30 @@ import logging
 import time
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from torch import Tensor
 
+from unflip.data.annotations import long_form
 from unflip.data.arrays import write_array
+from unflip.data.corrupt import corrupt_labels
 from unflip.data.dataset import Dataset
+from unflip.data.labeling import settle_scale
+from unflip.data.split import split
 from unflip.engine.checkpoints import BestEpoch, Checkpoints, EpochProgress, RunState, data_fingerprint, difference
 from unflip.engine.distributed import Distributed
-from unflip.engine.evaluation import Truth, effective_rule, evaluate, full_report, make_result, selection_score
-from unflip.engine.prepare import make_model, make_trainer, prepare_data
-from unflip.engine.scoring import FinalScores, score_examples
-from unflip.engine.trainer import Trainer, finite
+from unflip.engine.evaluation import Truth, evaluate, full_report, make_result
+from unflip.engine.posterior import find_posterior
+from unflip.engine.scoring import FinalScores, check_selection, effective_rule, score_examples, selection_score
+from unflip.engine.trainer import Trainer, finite, lr_factor
 from unflip.errors import ConfigError, RunFolderError, Stopped
 from unflip.files import Interruption, write_json
-from unflip.nn.base import unwrap
+from unflip.methods import find_method
+from unflip.methods.base import LabelStore, TrainContext
+from unflip.nn.base import Network, build_network, initial_seed, unwrap
 from unflip.progress import Reporter, make_reporter, summary
 from unflip.runs import layout
 from unflip.runs.annotators import AnnotatorTables, Unlabeled, annotator_tables
@@ -71,6 +78,94 @@ def train_run(claim: Claim, config: RunConfig, execution: Execution, *, data: Da
         session.write_results()
     processes.fabric.barrier()
     return run
+
+
+def prepare_data(config: RunConfig, processes: Distributed, data: Dataset, *, quiet: bool | None = True) -> Dataset:
+    """Corrupt and split the labeled data of a run.
+
+    Args:
+        config: the run's configuration.
+        processes: the device on which posteriors for pmd noise are estimated.
+        data: from ``config.load_data``.
+        quiet: show no progress.
+    """
+    common = config.common
+    if common.noise.recipe is not None:
+        posterior = find_posterior(data, common.noise, common.seed, processes, quiet=quiet)
+        data = corrupt_labels(data, common.noise, posterior, common.seed)  # those for validation, too
+        data = settle_scale(data) if common.data.standardize == "auto" else data
+    dataset = split(data, common.data.val_fraction, common.seed)
+    has_val, has_truth = bool(dataset.is_val.any()), dataset.clean is not None or dataset.clean_val
+    check_selection(common.select, has_val=has_val, has_truth=has_truth, has_test=bool(dataset.tests))
+    return dataset
+
+
+def make_model(config: RunConfig, dataset: Dataset, best: BestEpoch) -> Model:
+    """Return the model of the selected epoch, with everything needed to rebuild it and to prepare its inputs."""
+    return Model(
+        network=config.common.network,
+        options=config.network_options.model_dump(mode="json"),
+        input_shape=dataset.source.shape,
+        num_classes=dataset.num_classes,
+        class_names=dataset.class_names,
+        standardization=dataset.standardization,
+        state=best.state,
+        frame=dataset.frame,
+        encoding=dataset.encoding,
+    )
+
+
+def make_trainer(config: RunConfig, dataset: Dataset, processes: Distributed, reporter: Reporter) -> Trainer:
+    """Build a run's method and networks, and the trainer that trains them.
+
+    Args:
+        config: the run's configuration.
+        dataset: the prepared data.
+        processes: the device and the processes of the run.
+        reporter: receives every step.
+    """
+    common, device = config.common, processes.device
+    reviewed, weights = (
+        None if column is None else column.to(device) for column in (dataset.reviewed, dataset.review_weights)
+    )
+    train = dataset.trains.nonzero()[:, 0].to(device)
+    context = TrainContext(
+        num_classes=dataset.num_classes,
+        train=train,
+        epochs=common.epochs,
+        seed=common.seed,
+        batch_size=common.optimizer.batch_size,
+        lr_factor=partial(lr_factor, common.optimizer, epochs=common.epochs),
+        device=device,
+        has_val=bool(dataset.is_val.any()),
+        of_rows=len(dataset.source.shape) == 1,
+        groups=None if dataset.same is None else dataset.same.to(device)[train],
+        ordinal=common.data.ordinal,
+        unlabeled=(dataset.is_unlabeled & ~dataset.removed).nonzero()[:, 0].to(device),
+    )
+    spec = find_method(common.method)
+    if context.ordinal and not spec.method.uses_order:
+        raise ConfigError(f"data.ordinal is not used: method {common.method} knows no order of classes; use unflip")
+    annotations = None
+    if dataset.train.annotations is not None:
+        if not (spec.method.uses_annotations and context.of_rows):
+            raise ConfigError(f"method {common.method}: takes one label per example; use unflip on features instead")
+        annotations = long_form(dataset).to(device)
+
+    def build(position: int) -> Network:
+        shape, seed = dataset.source.shape, initial_seed(common.seed, position)
+        return build_network(common.network, config.network_options, shape, dataset.num_classes, seed)
+
+    return Trainer(
+        spec.build(config.parts, context),
+        spec.method.build_networks(config.parts[spec.name], context, build),
+        dataset.source.to(device),
+        LabelStore(dataset.given.to(device), dataset.num_classes, reviewed, weights, annotations),
+        common.optimizer,
+        processes,
+        reporter,
+        dataset.is_val.nonzero()[:, 0].to(device),
+    )
 
 
 class MemoryRun(NamedTuple):

@@ -1,7 +1,7 @@
-"""The final scores of every example, by the selected model and the method."""
+"""Selection of the epoch, and the final scores of every example, by the selected model and the method."""
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ from torch import Tensor
 from unflip.engine.checkpoints import BestEpoch
 from unflip.engine.inference import forward_batches, predictions
 from unflip.engine.trainer import Trainer, finite
+from unflip.errors import ConfigError
 from unflip.methods.base import HALF_MOST, LabelScores, LabelStore, TrainContext, storage_dtype
 from unflip.nn.base import Ensemble
 from unflip.runs.labels import Assessment
@@ -18,10 +19,40 @@ from unflip.stats.noise_rate import lapse_rates
 from unflip.stats.odds import PlattScaling, calibrate, fit_slope, log_odds
 from unflip.stats.sampling import calibrate_to_review
 
+USES_TRUTH = {"clean-val": "clean validation labels", "best-test": "test labels"}
+"""Selection rules that use the truth, and which labels they use; reports state this."""
 _BLOCK_ROWS = 1024
 _LARGE = 1e15  # larger features are scaled down, since the sum of their squares may overflow
 _TINY = 1e-30
 _MIN_CLASS_SIZE = 2  # labels of smaller classes cannot be scored
+
+
+def selection_score(rule: str, metrics: Mapping[str, Any]) -> float:
+    """Return the score of an epoch under a selection rule; the first epoch with the highest score is selected."""
+    keys = {"noisy-val": "val_accuracy", "clean-val": "clean_val_accuracy", "best-test": "test_accuracy"}
+    return float(metrics[keys.get(rule, "epoch")])
+
+
+def check_selection(rule: str, *, has_val: bool, has_truth: bool, has_test: bool) -> None:
+    """Raise ConfigError if the data lacks what a selection rule needs."""
+    if rule in ("noisy-val", "clean-val") and not has_val:
+        raise ConfigError(
+            f"select = '{rule}' needs validation examples; raise data.val_fraction or try --set select=last"
+        )
+    if rule == "clean-val" and not has_truth:
+        raise ConfigError("select = 'clean-val' needs clean labels, and the data has none; try --set select=noisy-val")
+    if rule == "best-test" and not has_test:
+        raise ConfigError("select = 'best-test' needs a test set, and the data has none; try --set select=noisy-val")
+
+
+def effective_rule(rule: str, *, clean_val: bool) -> str:
+    """Return the rule that applies: if the validation labels are clean, ``noisy-val`` is ``clean-val``."""
+    return "clean-val" if rule == "noisy-val" and clean_val else rule
+
+
+def protocol(rule: str) -> str:
+    """Describe how the model was selected, by the rule that applies, and whether that used the truth."""
+    return f"{rule} (uses the truth: {USES_TRUTH[rule]})" if rule in USES_TRUTH else rule
 
 
 class FinalScores(NamedTuple):

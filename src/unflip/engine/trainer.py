@@ -16,11 +16,10 @@ from unflip.compute import derive, generator, prefetched, seeded_layers
 from unflip.data.sources import Source
 from unflip.engine.checkpoints import EpochProgress
 from unflip.engine.distributed import Distributed
-from unflip.engine.inference import forward, forward_batches
+from unflip.engine.inference import Observation
 from unflip.errors import DivergedError
-from unflip.methods.base import Batch, LabelStore, LossOutput, Method, NetworkOutputs, Phase, storage_dtype
+from unflip.methods.base import Batch, LabelStore, LossOutput, Method, Phase, storage_dtype
 from unflip.nn.backbone import Pretrained
-from unflip.nn.base import unwrap
 from unflip.progress import Reporter
 from unflip.runs.options import OptimizerOptions
 from unflip.stats.gaussians import NotFiniteError
@@ -83,7 +82,7 @@ class Trainer:
         """
         method, processes = self.method, self.processes
         progress = self.progress = progress or EpochProgress()
-        observation = Observation(self, progress)
+        observation = self.observe(progress)
         lr = self._set_lr(epoch - 1)
         with finite(f"in epoch {epoch}"):
             for phase in method.phases(epoch, observation, self.labels):
@@ -118,9 +117,13 @@ class Trainer:
             "lr": lr,
             "loss": progress.losses,
             "train_seconds": train_seconds,
-            "changed_fraction": self.labels.changed_fraction(method.context.train),
+            "changed_fraction": changed_fraction(self.labels, method.context.train),
             **figures,
         }
+
+    def observe(self, progress: EpochProgress) -> Observation:
+        """Return what the method may read of an epoch."""
+        return Observation(self.method, self.source, self.labels, self.processes, self.val_rows, progress)
 
     def _begin_phase(self, epoch: int, phase: Phase) -> list[nn.Parameter]:
         """Put the networks that learn into training mode; return the weights of frozen pretrained encoders.
@@ -140,7 +143,7 @@ class Trainer:
                 frozen += part.encoder.parameters()
         return frozen
 
-    def _end_phase(self, epoch: int, phase: Phase, observation: "Observation") -> None:
+    def _end_phase(self, epoch: int, phase: Phase, observation: Observation) -> None:
         """Synchronize the processes, and store the probabilities that the phase recorded."""
         for position in phase.learns:
             self.processes.synchronize_buffers(self.networks[position])
@@ -221,67 +224,11 @@ class Trainer:
             raise DivergedError("the weights became NaN or infinite", where)
 
 
-class Observation:
-    """The outputs of one epoch that a method may read; implements :class:`unflip.methods.base.EpochOutputs`."""
-
-    def __init__(self, trainer: Trainer, progress: EpochProgress) -> None:
-        self._trainer, self._progress, self._train = trainer, progress, trainer.method.context.train
-        self.phases_done = progress.phase
-        self.cached: dict[int, Tensor] = {}  # features by network, until a phase changes the networks
-
-    def record(self, order: Tensor, recorded: Tensor) -> None:
-        """Store the probabilities that this process recorded for its part of the examples ``order`` (m,)."""
-        train = self._train
-        position = torch.empty(len(self._trainer.labels), dtype=torch.long, device=train.device)
-        position[train] = torch.arange(len(train), device=train.device)
-        probs = self._progress.probs  # copied, since the method may hold the tensor of an earlier phase
-        probs = recorded.new_zeros(len(train), recorded.shape[1]) if probs is None else probs.clone()
-        probs[position[order]] = self._trainer.processes.interleave(recorded, len(order))
-        self._progress.probs = probs
-
-    @property
-    def probs(self) -> Tensor:
-        """Softmax of the training passes."""
-        if self._progress.probs is None:
-            raise RuntimeError(f"{type(self._trainer.method).__name__} reads probs without records_probs = True")
-        return self._progress.probs
-
-    def features(self, network: int = 0) -> Tensor:
-        """Features of the training examples, cached until the networks are trained again."""
-        if network not in self.cached:
-            self.cached[network] = self._forward(self._trainer.networks[network], self._train).features
-        return self.cached[network]
-
-    def logits(self, network: int = 0) -> Tensor:
-        """Logits of the training examples from the current head, without keeping the features."""
-        if network not in self.cached:
-            return self._forward(self._trainer.networks[network], self._train, keep_features=False).logits
-        with torch.no_grad():  # calibration trains heads between phases
-            logits: Tensor = unwrap(self._trainer.networks[network]).head(self.cached[network])
-            return logits.float()
-
-    def validation(self, network: int = 0) -> tuple[NetworkOutputs, Tensor] | None:
-        """Features, logits and given labels of the validation examples; None if there are none."""
-        rows = self._trainer.val_rows
-        if not len(rows):
-            return None
-        return self._forward(self._trainer.networks[network], rows), self._trainer.labels.initial[rows]
-
-    def outputs(self, network: nn.Module, rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Logits of any network, batch by batch."""
-        batches = forward_batches(network, self._trainer.source, rows, self._trainer.processes)
-        return ((places, batch.logits) for places, batch in batches)
-
-    def inputs(self, rows: Tensor) -> Tensor:
-        """Inputs without augmentation."""
-        return self._trainer.source.fetch(rows)
-
-    def broadcast(self, tensor: Tensor) -> Tensor:
-        """The first process's tensor."""
-        return self._trainer.processes.broadcast(tensor)
-
-    def _forward(self, network: nn.Module, rows: Tensor, *, keep_features: bool = True) -> NetworkOutputs:
-        return forward(network, self._trainer.source, rows, self._trainer.processes, keep_features=keep_features)
+def changed_fraction(labels: LabelStore, rows: Tensor) -> float | None:
+    """Return the fraction of labels at ``rows`` that differ from the given ones; None before the first change."""
+    if not len(labels.history()["index"]) or not len(rows):
+        return None
+    return float((labels.current[rows] != labels.given[rows]).double().mean())
 
 
 def pretrained_parts(network: nn.Module) -> list[Pretrained]:

@@ -1,6 +1,15 @@
-"""Methods for training with noisy labels, one file each, and their registry."""
+"""Methods for training with noisy labels, one file each, and their registry; `find_method` returns one by name."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from unflip.errors import ConfigError, unknown
 from unflip.registry import Entry, Registry
+
+if TYPE_CHECKING:  # torch takes seconds to import, and names are needed without it
+    from unflip.methods.base import Method, RunShape, TrainContext
+    from unflip.options import Options
 
 methods = Registry(
     "method",
@@ -28,3 +37,43 @@ SUFFIXES = {"m": "mean", "c": "covariance"}
 """NAME-m and NAME-c are the method NAME with calibration."""
 calibrators = tuple(SUFFIXES.values())
 """Kinds of calibration; each has a section of options."""
+
+
+@dataclass(frozen=True)
+class MethodSpec:
+    """A method by name; see :func:`find_method`."""
+
+    name: str  # also the name of its configuration section
+    method: "type[Method]"
+
+    @property
+    def sections(self) -> "dict[str, type[Options]]":
+        """The configuration sections of the method."""
+        return {self.name: self.method.Options}
+
+    def build(self, options: "Mapping[str, Options]", context: "TrainContext") -> "Method":
+        """Build the method, with options by section."""
+        return self.method(options[self.name], context)
+
+    def options_for(self, shape: "RunShape") -> dict[str, Any]:
+        """Return defaults that suit a run; see ``Method.options_for``."""
+        return self.method.options_for(self.name, shape)
+
+    def check(self, options: "Mapping[str, Options]", epochs: int) -> None:
+        """Raise ConfigError if options do not fit the number of epochs."""
+        self.method.check_options(self.name, options[self.name], epochs)
+
+
+def find_method(name: str) -> MethodSpec:
+    """Return the specification of a method by name; NAME-m and NAME-c add calibration to any method."""
+    if name in methods:
+        part: MethodSpec | type = methods.load(name)
+        return part if isinstance(part, MethodSpec) else MethodSpec(name, part)
+    inner, _, suffix = name.rpartition("-")
+    if suffix in SUFFIXES and inner in methods:
+        from unflip.methods.mddc import calibrated
+
+        spec = find_method(inner)
+        return calibrated(spec.name, spec.method, SUFFIXES[suffix])
+    choices = [*methods.names(), *(f"{inner}-{suffix}" for suffix in SUFFIXES if inner in methods)]
+    raise ConfigError(f"{unknown('method', name, choices)} (NAME-m and NAME-c add calibration)")

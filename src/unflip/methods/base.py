@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unflip.compute import generator, num_processes
-from unflip.errors import ConfigError, InputError, unknown
-from unflip.methods import SUFFIXES, methods
+from unflip.errors import ConfigError, InputError
+from unflip.methods import MethodSpec as MethodSpec
 from unflip.nn.base import Ensemble, Network
 from unflip.options import Options
 from unflip.stats.annotators import Annotations, AnnotatorFit
@@ -204,7 +204,7 @@ class LabelStore:
         self._initial = given.clone() if reviewed is None else torch.where(self._trusted, reviewed, given)
         self._current = self._initial.clone()
         self._review_weights = torch.zeros(len(given)).to(given.device) if weights is None else weights.clone()
-        self._history: dict[str, list[Tensor]] = {name: [] for name in _HISTORY}
+        self._history = {name: [torch.empty(0, dtype=dtype)] for name, dtype in _HISTORY.items()}
 
     def __len__(self) -> int:
         return len(self._given)
@@ -244,12 +244,6 @@ class LabelStore:
         """The labels after correction (n,); read-only, see ``change``."""
         return self._current
 
-    def changed_fraction(self, rows: Tensor) -> float | None:
-        """Return the fraction of labels at ``rows`` that differ from the given ones; None before the first change."""
-        if not any(len(changes) for changes in self._history["index"]) or not len(rows):
-            return None
-        return float((self._current[rows] != self._given[rows]).double().mean())
-
     def change(self, epoch: int, indices: Tensor, labels: Tensor, confidence: Tensor) -> int:
         """Set current labels, except reviewed ones, and return the number of labels that changed.
 
@@ -263,19 +257,15 @@ class LabelStore:
         changed = (old != labels) & ~self._trusted[indices]
         indices, old, labels, confidence = (column[changed] for column in (indices, old, labels, confidence.detach()))
         self._current[indices] = labels
-        count = len(indices)
-        if count:
-            epochs = torch.full((count,), epoch)
+        if len(indices):
+            epochs = torch.full((len(indices),), epoch)
             for name, column in zip(_HISTORY, (epochs, indices, old, labels, confidence), strict=True):
                 self._history[name].append(column.to("cpu", _HISTORY[name]))
-        return count
+        return len(indices)
 
     def history(self) -> dict[str, Tensor]:
         """Return all changes in order: columns ``epoch, index, old, new, confidence`` on the CPU."""
-        return {
-            name: torch.cat(chunks) if chunks else torch.empty(0, dtype=_HISTORY[name])
-            for name, chunks in self._history.items()
-        }
+        return {name: torch.cat(chunks) for name, chunks in self._history.items()}
 
     def to_frame(self) -> Any:
         """Return one row per example: a pandas data frame if pandas is installed, else a pyarrow table.
@@ -434,10 +424,8 @@ class Method:
         """Raise ConfigError if options do not fit the number of epochs; by default, if ``warmup`` does not end."""
         warmup = getattr(options, "warmup", None)
         if isinstance(warmup, int) and warmup >= max(2, epochs):  # the earliest is the first epoch
-            raise ConfigError(
-                f"{section}.warmup = {warmup} is not below epochs = {epochs}; "
-                f"try --epochs {3 * warmup} or --set {section}.warmup={max(1, epochs // 3)}"
-            )
+            hint = f"try --epochs {3 * warmup} or --set {section}.warmup={max(1, epochs // 3)}"
+            raise ConfigError(f"{section}.warmup = {warmup} is not below epochs = {epochs}; {hint}")
 
     @classmethod
     def build_networks(cls, options: Any, context: TrainContext, build: Callable[[int], Network]) -> list[Network]:
@@ -515,46 +503,6 @@ class Method:
 
 class Standard(Method):
     """Cross-entropy on the given labels: the baseline, with the defaults of every hook."""
-
-
-@dataclass(frozen=True)
-class MethodSpec:
-    """A method by name; see :func:`find_method`."""
-
-    name: str  # also the name of its configuration section
-    method: type[Method]
-
-    @property
-    def sections(self) -> dict[str, type[Options]]:
-        """The configuration sections of the method."""
-        return {self.name: self.method.Options}
-
-    def build(self, options: Mapping[str, Options], context: TrainContext) -> Method:
-        """Build the method, with options by section."""
-        return self.method(options[self.name], context)
-
-    def options_for(self, shape: RunShape) -> dict[str, Any]:
-        """Return defaults that suit a run; see ``Method.options_for``."""
-        return self.method.options_for(self.name, shape)
-
-    def check(self, options: Mapping[str, Options], epochs: int) -> None:
-        """Raise ConfigError if options do not fit the number of epochs."""
-        self.method.check_options(self.name, options[self.name], epochs)
-
-
-def find_method(name: str) -> MethodSpec:
-    """Return the specification of a method by name; NAME-m and NAME-c add calibration to any method."""
-    if name in methods:
-        part: MethodSpec | type = methods.load(name)
-        return part if isinstance(part, MethodSpec) else MethodSpec(name, part)
-    inner, _, suffix = name.rpartition("-")
-    if suffix in SUFFIXES and inner in methods:
-        from unflip.methods.mddc import calibrated
-
-        spec = find_method(inner)
-        return calibrated(spec.name, spec.method, SUFFIXES[suffix])
-    choices = [*methods.names(), *(f"{inner}-{suffix}" for suffix in SUFFIXES if inner in methods)]
-    raise ConfigError(f"{unknown('method', name, choices)} (NAME-m and NAME-c add calibration)")
 
 
 def storage_dtype(values: int) -> torch.dtype:

@@ -33,6 +33,7 @@ from torch import Tensor, nn
 
 from unflip.compute import generator, num_processes
 from unflip.errors import ConfigError, InputError, unknown
+from unflip.methods import MethodSpec
 from unflip.methods.base import (
     Batch,
     EpochOutputs,
@@ -40,7 +41,6 @@ from unflip.methods.base import (
     LabelStore,
     LossOutput,
     Method,
-    MethodSpec,
     Phase,
     RowTable,
     RunShape,
@@ -204,17 +204,15 @@ class DistributionCalibration:
         optimizer: torch.optim.Optimizer | None = None,
         **options: Any,
     ) -> None:
-        sampling = {key: options.pop(key) for key in SampleOptions.model_fields if key in options}
-        chosen = check_options(SampleOptions, sampling)
-        calibrator = _make_calibrator(kind, options) if isinstance(kind, str) else kind
-        if options and not isinstance(kind, str):
-            raise ConfigError(unknown("option", next(iter(options)), SampleOptions.model_fields))
-        self.head, self.num_classes, self.calibrator = head, num_classes, calibrator
+        if isinstance(kind, str):
+            kind, options = _make_calibrator(kind, options)
+        chosen = check_options(SampleOptions, options)
+        self.head, self.num_classes, self.calibrator = head, num_classes, kind
         self.batch_size, self.seed, self.position = batch_size, seed, position
         self.optimizer = optimizer or torch.optim.SGD(
             head.parameters(), lr=chosen.head_lr, momentum=chosen.head_momentum
         )
-        self.candidate_pairs = candidate_pairs(calibrator, chosen)
+        self.candidate_pairs = candidate_pairs(kind, chosen)
         self.gaussians: ClassGaussians | None = None
         self.scores: dict[str, float] = {}
         self.steps = 0
@@ -286,9 +284,8 @@ class DistributionCalibration:
 
     def _train(self, head: nn.Module, optimizer: torch.optim.Optimizer, features: Tensor, labels: Tensor) -> None:
         """Train a head alone in one pass; encoder and batch-norm statistics do not change."""
-        size = self.batch_size
         with torch.enable_grad():
-            for inputs, targets in zip(features.split(size), labels.split(size), strict=True):
+            for inputs, targets in zip(features.split(self.batch_size), labels.split(self.batch_size), strict=True):
                 optimizer.zero_grad()
                 F.cross_entropy(head(inputs), targets, reduction="none").mean().backward()
                 optimizer.step()
@@ -322,10 +319,9 @@ class DistributionCalibration:
 
     def state_dict(self) -> dict[str, Any]:
         """Return optimizer, Gaussians, scores and number of steps; the head is part of your network's state."""
-        gaussians = self.gaussians and self.gaussians.state_dict()
         return {
             "optimizer": self.optimizer.state_dict(),
-            "gaussians": gaussians,
+            "gaussians": self.gaussians and self.gaussians.state_dict(),
             "scores": dict(self.scores),
             "steps": self.steps,
         }
@@ -340,12 +336,14 @@ class DistributionCalibration:
         self.steps = state["steps"]
 
 
-def _make_calibrator(kind: str, options: Mapping[str, Any]) -> Calibrator:
+def _make_calibrator(kind: str, options: Mapping[str, Any]) -> tuple[Calibrator, dict[str, Any]]:
+    """Return the calibrator of a kind, with its own of the options, and those that are left."""
     if kind not in _KINDS:
         raise ConfigError(unknown("kind", kind, _KINDS))
-    form = _KINDS[kind]
+    form, shared = _KINDS[kind], {key: options[key] for key in SampleOptions.model_fields if key in options}
     keys = [*SampleOptions.model_fields, *form.Options.model_fields]
-    return form(check_options(form.Options, options, keys=keys))  # type: ignore[arg-type]
+    own = {key: value for key, value in options.items() if key not in shared}
+    return form(check_options(form.Options, own, keys=keys)), shared  # type: ignore[arg-type]
 
 
 def candidate_pairs(calibrator: Calibrator, options: SampleOptions) -> list[tuple[float, float]]:
@@ -391,18 +389,11 @@ class Calibrated(Method):
     @networks.setter
     def networks(self, networks: Sequence[nn.Module]) -> None:
         self.inner.networks = networks
-        options, context = self.options.model_dump(include=set(SampleOptions.model_fields)), self.context
+        context, options = self.context, self.options.model_dump(include=set(SampleOptions.model_fields))
+        options |= {"batch_size": context.batch_size, "seed": context.seed}
         self.calibrations = [
-            DistributionCalibration(
-                unwrap(network).head,
-                context.num_classes,
-                self.calibrator,
-                batch_size=context.batch_size,
-                seed=context.seed,
-                position=position,
-                **options,
-            )
-            for position, network in enumerate(networks)
+            DistributionCalibration(unwrap(one).head, context.num_classes, self.calibrator, position=i, **options)
+            for i, one in enumerate(networks)
         ]
         for calibration in self.calibrations:
             calibration.scores = self.scores
@@ -428,13 +419,9 @@ class Calibrated(Method):
         calibration = self.calibrations[position]
         for group in calibration.optimizer.param_groups:
             group["lr"] = self.options.head_lr * self.context.lr_factor(epoch - 1)
-
-        def validation() -> tuple[Tensor, Tensor]:
-            outputs, given = observed.validation(position)  # type: ignore[misc]  # checked in the constructor
-            return outputs.features, given
-
-        features = observed.features(position)  # step 8
-        calibration.step(labels, features, validation=validation, epoch=epoch)
+        validation = observed.validation(position) if len(self.candidate_pairs) > 1 else None
+        held_out = validation and (validation[0].features, validation[1])
+        calibration.step(labels, observed.features(position), validation=held_out, epoch=epoch)  # step 8
 
     def gaussians(self) -> ClassGaussians | None:
         """The first network's class Gaussians."""

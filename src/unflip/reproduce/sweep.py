@@ -22,8 +22,7 @@ from joblib.externals.loky import ProcessPoolExecutor
 from unflip.compute import find_device
 from unflip.errors import ConfigError, MissingExtraError, described, unknown
 from unflip.files import LOCK, Interruption, OwnedFolder, locked, write_text
-from unflip.reproduce.cell import Cell, find_cell, result_line, run_cell
-from unflip.reproduce.grid import Point, read_grid
+from unflip.reproduce.grid import Cell, Point, find_cell, read_grid, result_line, run_cell
 from unflip.reproduce.tables import read_lines
 
 _BACKENDS = ("local", "ray")

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from unflip.errors import ConfigError, count_of, unknown
 from unflip.reproduce import tables
-from unflip.reproduce.paper_numbers import Number, paper_table
-from unflip.reproduce.tables import IN_THE_PAPER, SHOWN, Comparison, best_two
+from unflip.reproduce.tables import IN_THE_PAPER, SHOWN, Comparison, Number, best_two, paper_table
 
 _MISSING = "—"
 

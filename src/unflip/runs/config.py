@@ -23,8 +23,8 @@ from unflip.data.options import DataOptions, NoiseOptions
 from unflip.data.sources import Standardization
 from unflip.encoders.table import encode_raw
 from unflip.errors import ConfigError, InputError, check_text, unknown
-from unflip.methods import calibrators, methods
-from unflip.methods.base import RunShape, find_method
+from unflip.methods import calibrators, find_method, methods
+from unflip.methods.base import RunShape
 from unflip.nn import networks
 from unflip.nn.backbone import PretrainedOptions, usual_freeze_epochs
 from unflip.options import Options, check_options

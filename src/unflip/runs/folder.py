@@ -154,11 +154,6 @@ class Run:
         path = self._checked(name)
         return read_annotators(path) if path.exists() and name in self.owned() else None
 
-    @property
-    def has_labels(self) -> bool:
-        """Whether the label table exists; a sweep may keep results only."""
-        return (self.folder / layout.LABELS).exists()
-
     def history(self) -> pa.Table:
         """Return all label changes during training: ``epoch, index, old, new, confidence``."""
         return read_table(self._checked(layout.HISTORY))

@@ -313,6 +313,18 @@ def summarize_labels(table: pa.Table, errors: Tensor) -> LabelSummary:
     return LabelSummary(int(scored.sum()), wrong, low, high, *counts)
 
 
+def label_results(table: pa.Table, errors: Tensor, num_classes: int) -> dict[str, Any]:
+    """Return what result.json says about labels, given the equally likely numbers of wrong ones (q,)."""
+    summary = summarize_labels(table, errors)
+    return {
+        "noise_rate_estimate": summary.noise_rate,
+        "label_summary": summary._asdict(),
+        "errors_by_class": errors_by_class(table, summary, num_classes),
+        "error_pairs": error_pairs(table),
+        "reviewed": summary.reviewed,
+    }
+
+
 def errors_by_class(table: pa.Table, summary: LabelSummary, num_classes: int) -> list[dict[str, float] | None]:
     """Return the expected number of wrong labels of each given class, with an interval; None for unknown classes.
 

@@ -1,4 +1,4 @@
-"""What a run needs: its data (corrupt, scale, split), posteriors for pmd noise, trainer and model."""
+"""Posteriors for pmd noise: read, or estimated by networks that are trained for it."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -7,50 +7,22 @@ import torch
 from torch import Tensor
 
 from unflip.compute import derive, generator
-from unflip.data.annotations import long_form
-from unflip.data.corrupt import corrupt_labels, given_posterior, needs_posterior
+from unflip.data.corrupt import given_posterior, needs_posterior
 from unflip.data.dataset import Dataset
-from unflip.data.labeling import settle_scale
 from unflip.data.options import IN_SAMPLE, NoiseOptions
 from unflip.data.sources import Source
-from unflip.data.split import split
-from unflip.engine.checkpoints import BestEpoch
 from unflip.engine.distributed import Distributed
-from unflip.engine.evaluation import check_selection
 from unflip.engine.inference import forward
 from unflip.engine.trainer import Trainer, lr_factor
-from unflip.errors import ConfigError
-from unflip.methods.base import LabelStore, Standard, TrainContext, find_method
-from unflip.nn.base import Network, build_network, initial_seed
+from unflip.methods.base import LabelStore, Standard, TrainContext
+from unflip.nn.base import build_network, initial_seed
 from unflip.nn.mlp import MLPOptions
 from unflip.options import Options
 from unflip.progress import Reporter, make_reporter
-from unflip.runs.config import RunConfig
-from unflip.runs.model_file import Model
 from unflip.runs.options import OptimizerOptions
 
 FOLDS = 5
 EPOCHS = 10  # per fold; the released generator trains one network for 25 epochs
-
-
-def prepare_data(config: RunConfig, processes: Distributed, data: Dataset, *, quiet: bool | None = True) -> Dataset:
-    """Corrupt and split the labeled data of a run.
-
-    Args:
-        config: the run's configuration.
-        processes: the device on which posteriors for pmd noise are estimated.
-        data: from ``config.load_data``.
-        quiet: show no progress.
-    """
-    common = config.common
-    if common.noise.recipe is not None:
-        posterior = find_posterior(data, common.noise, common.seed, processes, quiet=quiet)
-        data = corrupt_labels(data, common.noise, posterior, common.seed)  # those for validation, too
-        data = settle_scale(data) if common.data.standardize == "auto" else data
-    dataset = split(data, common.data.val_fraction, common.seed)
-    has_val, has_truth = bool(dataset.is_val.any()), dataset.clean is not None or dataset.clean_val
-    check_selection(common.select, has_val=has_val, has_truth=has_truth, has_test=bool(dataset.tests))
-    return dataset
 
 
 def find_posterior(
@@ -68,74 +40,6 @@ def find_posterior(
         processes = Distributed(processes.device.type)
     fit = PosteriorFit(seed, processes, make_reporter(quiet))
     return fit(data.source, data.truth, data.num_classes, noise.posterior)
-
-
-def make_model(config: RunConfig, dataset: Dataset, best: BestEpoch) -> Model:
-    """Return the model of the selected epoch, with everything needed to rebuild it and to prepare its inputs."""
-    return Model(
-        network=config.common.network,
-        options=config.network_options.model_dump(mode="json"),
-        input_shape=dataset.source.shape,
-        num_classes=dataset.num_classes,
-        class_names=dataset.class_names,
-        standardization=dataset.standardization,
-        state=best.state,
-        frame=dataset.frame,
-        encoding=dataset.encoding,
-    )
-
-
-def make_trainer(config: RunConfig, dataset: Dataset, processes: Distributed, reporter: Reporter) -> Trainer:
-    """Build a run's method and networks, and the trainer that trains them.
-
-    Args:
-        config: the run's configuration.
-        dataset: the prepared data.
-        processes: the device and the processes of the run.
-        reporter: receives every step.
-    """
-    common, device = config.common, processes.device
-    reviewed, weights = (
-        None if column is None else column.to(device) for column in (dataset.reviewed, dataset.review_weights)
-    )
-    train = dataset.trains.nonzero()[:, 0].to(device)
-    context = TrainContext(
-        num_classes=dataset.num_classes,
-        train=train,
-        epochs=common.epochs,
-        seed=common.seed,
-        batch_size=common.optimizer.batch_size,
-        lr_factor=partial(lr_factor, common.optimizer, epochs=common.epochs),
-        device=device,
-        has_val=bool(dataset.is_val.any()),
-        of_rows=len(dataset.source.shape) == 1,
-        groups=None if dataset.same is None else dataset.same.to(device)[train],
-        ordinal=common.data.ordinal,
-        unlabeled=(dataset.is_unlabeled & ~dataset.removed).nonzero()[:, 0].to(device),
-    )
-    spec = find_method(common.method)
-    if context.ordinal and not spec.method.uses_order:
-        raise ConfigError(f"data.ordinal is not used: method {common.method} knows no order of classes; use unflip")
-    annotations = None
-    if dataset.train.annotations is not None:
-        if not (spec.method.uses_annotations and context.of_rows):
-            raise ConfigError(f"method {common.method}: takes one label per example; use unflip on features instead")
-        annotations = long_form(dataset).to(device)
-
-    def build(position: int) -> Network:
-        shape, seed = dataset.source.shape, initial_seed(common.seed, position)
-        return build_network(common.network, config.network_options, shape, dataset.num_classes, seed)
-
-    return Trainer(
-        spec.build(config.parts, context),
-        spec.method.build_networks(config.parts[spec.name], context, build),
-        dataset.source.to(device),
-        LabelStore(dataset.given.to(device), dataset.num_classes, reviewed, weights, annotations),
-        common.optimizer,
-        processes,
-        reporter,
-        dataset.is_val.nonzero()[:, 0].to(device),
-    )
 
 
 @dataclass(frozen=True)
