@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from unflip.compute import generator, num_processes
 from unflip.errors import ConfigError, InputError
-from unflip.methods import MethodSpec as MethodSpec
 from unflip.nn.base import Ensemble, Network
 from unflip.options import Options
 from unflip.stats.annotators import Annotations, AnnotatorFit

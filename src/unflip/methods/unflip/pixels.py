@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unflip.methods.base import Batch, EpochOutputs, LabelStore, Method, MethodSpec, Phase, TrainContext
+from unflip.methods import MethodSpec
+from unflip.methods.base import Batch, EpochOutputs, LabelStore, Method, Phase, TrainContext
 from unflip.methods.losses import mix
 from unflip.methods.plc import ProbabilityWindow
 from unflip.methods.unflip.method import PRIOR_TRUST, Unflip, UnflipOptions, Views
