@@ -89,7 +89,7 @@ def test_the_order_of_examples_does_not_matter(order: list[int]) -> None:
 def test_nothing_is_wrong_without_labels() -> None:
     assert lapse_rates(torch.empty(0), torch.empty(0, dtype=torch.bool)).tolist() == [0.0] * QUANTILES
     nothing = torch.empty(0, dtype=torch.long)
-    assert confident_part(nothing, nothing.float(), nothing.float(), nothing, 3) == (0, 0.5, 0, 1, 0, 0, 0, 0)
+    assert confident_part(nothing, nothing.float(), nothing.float(), nothing, 3) == (0, 0.5, 0, 1, 0, 0, 0, 0, 0)
 
 
 def slow_shares(pairs: list[tuple[int, int]], by_example: list[float], num_classes: int) -> list[float]:
@@ -117,6 +117,7 @@ def test_the_confident_part_is_that_of_a_slow_count() -> None:
     assert part.std == pytest.approx(math.sqrt(5 / 36 / 6))
     assert part.expected == pytest.approx(0.4 / 6)
     assert part.per_class == 5 / 4
+    assert part.floor == pytest.approx(0.01)  # of the first of 24
     by_example = [0.01 / 0.02, 0.02 / 0.03, 0.001 / 0.04, 0.09 / 0.1, 0.15 / 0.2]
     shares = slow_shares([(0, 2), (1, 2), (1, 2), (1, 3), (3, 0)], by_example, 4)
     assert [part.uniform, part.by_class] == pytest.approx(shares[:2], rel=1e-4)
@@ -194,11 +195,22 @@ def test_evidence_needs_lapses_that_nothing_else_explains() -> None:
 
 def test_evidence_needs_more_contradicted_labels_than_the_predictions_expect() -> None:
     part = FOLLOWS._replace(contradicted=0.21, std=0.01, expected=0.16)  # an excess of a quarter
-    assert feature_dependence(lapses_of(0.04), part, 0.0) == pytest.approx(0.5, abs=0.02)  # 0.01: halfway
-    assert feature_dependence(lapses_of(0.04), part._replace(expected=0.1), 0.0) == 1
+    assert feature_dependence(lapses_of(0.036), part, 0.0) == pytest.approx(0.5, abs=0.1)  # 0.009: halfway
+    assert feature_dependence(lapses_of(0.036), part._replace(expected=0.1), 0.0) == 1
     assert feature_dependence(lapses_of(0.03), part, 0.0) == 0
     assert feature_dependence(lapses_of(0.5), part._replace(expected=0.2), 0.0) == 0  # ambiguous features
     assert feature_dependence(lapses_of(0.5), part._replace(std=0.05), 0.0) == 0  # it may be chance
+
+
+def test_predictions_that_have_learned_uniform_noise_expect_less_than_they_say() -> None:
+    part = FOLLOWS._replace(contradicted=0.5, expected=0.4)
+    evidence = feature_dependence(lapses_of(0.5), part, 0.3)  # (0.5 - 0.3) / 0.7 < 0.4
+    assert evidence == 0
+    learned = part._replace(floor=0.25)  # (0.4 - 0.25) / 0.75 = 0.2 < 0.286
+    assert feature_dependence(lapses_of(0.5), learned, 0.3) == 1
+    assert feature_dependence(lapses_of(0.5), learned._replace(contradicted=0.4), 0.3) == 0
+    assert feature_dependence(lapses_of(0.5), part._replace(floor=0.25), 0.0) == 1  # no noise to have learned
+    assert feature_dependence(lapses_of(0.5), part._replace(floor=0.25, expected=0.5), 0.0) == 0
 
 
 def test_in_sample_evidence_needs_confident_contradictions_that_nothing_else_explains() -> None:
@@ -245,7 +257,7 @@ def test_with_evidence_the_rate_moves_to_the_disputed_labels() -> None:
     lapses = torch.full((QUANTILES,), 0.1, dtype=torch.float64)
     disputed = 0.4 * torch.linspace(0.8, 1.2, QUANTILES, dtype=torch.float64)
     assert rates_by_lapses(lapses, lapses, FOLLOWS, 0.0, 0.4, 0.0).tolist() == pytest.approx(disputed.tolist())
-    half = torch.full_like(lapses, 0.01)  # halfway up the ramp
+    half = torch.full_like(lapses, 0.009)  # halfway up the ramp
     moved = (half * FACTORS + disputed) / 2
     assert rates_by_lapses(half, lapses * 0, FOLLOWS, 0.0, 0.4, 0.0).tolist() == pytest.approx(moved.tolist())
     assert torch.equal(rates_by_lapses(lapses, lapses, FOLLOWS, 0.0, 0.05, 0.0), lapses * FACTORS)  # never below lapses

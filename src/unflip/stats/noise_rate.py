@@ -23,11 +23,11 @@ _SLOPE_STD, _SHIFT_MEAN, _SHIFT_STD = 0.5, 0.3, 1.0  # weak prior: predictions a
 _HIGH_IS_RARE = 4.0  # exponent of the prior of the lapse rate, whose mean is 9 %
 _BINS, _MIN_PER_BIN = 100, 3
 _MIN_MARGIN, _MAX_MARGIN = -6.0, 14.0
-_CONFIDENT = 0.25  # fraction of the examples that counts as confidently predicted
+_CONFIDENT, _MOST_CONFIDENT = 0.25, 0.01  # fractions of the examples that count as (most) confidently predicted
 _ROUNDS = 100
 _PSEUDOCOUNT = 0.5  # labels of each kind that are added to those observed
 _PURITY = (0.65, 0.8)  # of labels explained by the class: not, and surely, class-conditional noise
-_UNEXPLAINED = (0.008, 0.012)  # unexplained lapses times excess: no evidence below, full evidence above
+_UNEXPLAINED = (0.008, 0.01)  # unexplained lapses times excess: no evidence below, full evidence above
 _EXCESS = (1.2, 1.4)  # labels that a network was trained on and contradicts, relative to what explains them
 _MIN_PER_CLASS = 4.0  # contradicted labels that evidence takes
 _INACCURACY = (0.8, 1.3)  # noise rate, relative to its estimate without evidence
@@ -54,6 +54,8 @@ class Confident(NamedTuple):
     """Labels that differ, per class."""
     noise: float
     """Fraction of all labels that uniform and class-conditional noise may have made wrong."""
+    floor: float = 0.0
+    """``1 - p`` of an example that only 1 % of all are predicted more confidently than."""
 
 
 def confident_part(top: Tensor, top_probs: Tensor, label_probs: Tensor, labels: Tensor, num_classes: int) -> Confident:
@@ -84,7 +86,8 @@ def confident_part(top: Tensor, top_probs: Tensor, label_probs: Tensor, labels: 
     of_all = _describe(order[: max(1, int(_CONFIDENT * len(order)))], top, top_probs, label_probs, labels, num_classes)
     of_each = by_class[rank < (_CONFIDENT * sizes).ceil()[top[by_class]]]
     of_each_class = _describe(of_each, top, top_probs, label_probs, labels, num_classes)
-    return of_all._replace(noise=max(of_all.noise, of_each_class.noise))
+    floor = float(1 - top_probs[order[int(_MOST_CONFIDENT * len(order))]]) if len(order) else 0.0
+    return of_all._replace(noise=max(of_all.noise, of_each_class.noise), floor=floor)
 
 
 def _describe(
@@ -134,17 +137,29 @@ def feature_dependence(lapses: Tensor, part: Confident, uniform: float) -> float
     """Return the evidence that noise follows the features, from 0 (none) to 1.
 
     Two signs are multiplied. The first is lapses, at their lower quartile, beyond uniform noise (at least a fraction
-    ``uniform`` of all labels) and class-conditional noise. The second is the relative excess (at most 1) of
-    contradicted labels in the confident part, less one standard error, over what noise and the predictions' own
-    confidence explain: if features are ambiguous, predictions are uncertain, too. Class-conditional noise has few
-    targets: where labels are explained by the class, but spread over many, noise follows the features.
+    ``uniform`` of all labels) and class-conditional noise. The second is the :func:`_excess` of contradicted labels: if
+    features are ambiguous, predictions are uncertain, too. Class-conditional noise has few targets: where labels are
+    explained by the class, but spread over many, noise follows the features.
     """
     if part.per_class < _MIN_PER_CLASS:
         return 0.0
+    lapse = float(lapses[len(lapses) // 4]) - _explained(part, uniform)
+    return _ramp(_excess(part, uniform) * max(0.0, lapse), *_UNEXPLAINED)
+
+
+def _excess(part: Confident, uniform: float) -> float:
+    """Return by how much confidently predicted labels are contradicted more often than predictions expect, 0 to 1.
+
+    Relative to what they expect, both without noise that the features do not tell: labels without those that uniform
+    and class-conditional noise explain, a standard error more of them, and a standard error less of all that are
+    contradicted; predictions without the uniform noise that they have learned, which no confidence is free of.
+    """
     explained = _explained(part, uniform)
-    excess = (part.contradicted - part.std) / max(part.expected + explained, 1e-9) - 1
-    lapse = float(lapses[len(lapses) // 4]) - explained
-    return _ramp(min(1.0, max(0.0, excess)) * max(0.0, lapse), *_UNEXPLAINED)
+    explained = min(_MAX_RATE, explained + part.std * (explained / max(part.contradicted, 1e-9)) ** 0.5)
+    learned = min(part.floor, uniform)
+    contradicted = (part.contradicted - part.std - explained) / (1 - explained)
+    expected = (part.expected - learned) / (1 - learned)
+    return min(1.0, max(0.0, contradicted / max(expected, 1e-9) - 1))
 
 
 def in_sample_dependence(part: Confident, uniform: float) -> float:

@@ -198,7 +198,7 @@ class PosteriorState:
         disputed = self._disputed(labels, counted & ~odds.isnan())
         share = float(contradicted.double().mean()) if len(contradicted) else 0.0
         part = self.confident
-        lapses = pooled.maximum(networks)
+        lapses = (pooled + networks) / 2
         evidence = in_sample_dependence(part, uniform) if self.in_sample else feature_dependence(lapses, part, uniform)
         rates = noise_rates(pooled, networks, part, evidence, uniform, disputed, share)
         return self.scaling_to(rates, odds, counted)
