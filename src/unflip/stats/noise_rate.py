@@ -9,6 +9,7 @@ uncertain, where it looks like ambiguity: lapses that nothing else explains are 
 (:func:`feature_dependence`). :func:`noise_rates` combines all three.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -155,7 +156,8 @@ def _excess(part: Confident, uniform: float) -> float:
     contradicted; predictions without the uniform noise that they have learned, which no confidence is free of.
     """
     explained = _explained(part, uniform)
-    explained = min(_MAX_RATE, explained + part.std * (explained / max(part.contradicted, 1e-9)) ** 0.5)
+    explained += part.std * math.sqrt(explained / max(part.contradicted, 1e-9))
+    explained = min(_MAX_RATE, explained)
     learned = min(part.floor, uniform)
     contradicted = (part.contradicted - part.std - explained) / (1 - explained)
     expected = (part.expected - learned) / (1 - learned)
