@@ -34,7 +34,7 @@ COMMANDS = {
     "apply": ("finished", "apply", "Write your data with corrected labels; reviewed labels take precedence."),
     "check": ("finished", "check", "Score the labels of new data with a finished run; nothing is trained."),
     "train": ("train", "train", "Train a classifier on noisy labels."),
-    "predict": ("finished", "predict", "Predict classes and probabilities of new examples."),
+    "predict": ("finished", "predict", "Predict classes and probabilities for new examples."),
     "report": ("finished", "report", "Write the HTML report of a run, or print a table that compares several."),
     "export": ("finished", "export", "Export labels as a table, or for Label Studio, Argilla or FiftyOne."),
     "embed": ("train", "embed", "Compute image features with a pretrained network, so that training takes seconds."),

@@ -82,7 +82,7 @@ def predict(
     force: Force = False,
     **options: Any,
 ) -> None:
-    """Predict classes and probabilities of new examples."""
+    """Predict classes and probabilities for new examples."""
     import pyarrow.csv
 
     from unflip.api.predict import predict as predict_task
