@@ -307,7 +307,7 @@ def _fetch(name: str) -> Path:
         return Path(hub.snapshot_download(name, allow_patterns=_FETCHED, ignore_patterns=_NOT_FETCHED))
     except Exception as error:  # no network, unknown name, no access: types vary with the version
         raise InputError(
-            f"{_FAMILY}:{name}: not a folder, and not available on the Hugging Face Hub ({type(error).__name__})"
+            f"{_FAMILY}:{name}: neither a folder nor on the Hugging Face Hub ({type(error).__name__}); check the name"
         ) from error
 
 
