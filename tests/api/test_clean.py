@@ -73,7 +73,7 @@ def test_a_folder_of_images_becomes_a_list_of_wrong_labels(cli: Cli, photos: Pat
     out = tmp_path / "run"
     done = clean(cli, photos, "--out", out, "--backbone", "tiny")
     first, *_ = done.out.splitlines()
-    assert first.startswith("photos: 120 images in 3 classes: features by tiny at 112 pixels, then train")
+    assert first.startswith("photos: 120 images in 3 classes: features from tiny at 112 pixels, then train")
     assert first.endswith(", then train unflip for 10 epochs")
     assert " of 120 labels are wrong; 6 label issues; " in done.out
     assert "green -> red" in done.out

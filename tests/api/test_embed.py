@@ -135,7 +135,7 @@ def test_cifar_is_embedded_from_its_arrays(tmp_path: Path, monkeypatch: pytest.M
         (tmp_path / f"{name}.bin").write_bytes(records.tobytes())
     made = embed(tmp_path, tmp_path / "f.npz", backbone="tiny", device="cpu")
     assert (made.counts, made.features.class_map) == ({"train": 20, "test": 3}, "cifar10")
-    assert made.how == ["features by tiny at 112 pixels"]
+    assert made.how == ["features from tiny at 112 pixels"]
     through = open_dataset(DataOptions(path=str(tmp_path / "f.npz"), val_fraction=0.0), seed=0)
     assert through.class_names is not None
     assert len(through.class_names) == 10
@@ -408,7 +408,7 @@ def test_what_cannot_be_embedded_is_refused(folder: Path, tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match=r"data\.resample 'nearest'"):
         embed(folder, tmp_path / "f.npz", backbone="tiny", resample="nearest")
     made = embed(folder, tmp_path / "f.npz", backbone="fixed", device="cpu")
-    assert made.how == ["features by fixed at 24 pixels"]
+    assert made.how == ["features from fixed at 24 pixels"]
 
 
 @pytest.mark.parametrize(
@@ -522,7 +522,7 @@ def test_the_command_says_what_it_made_and_what_to_do_next(
     done = cli(*arguments, "--skip-broken")
     assert done.code == 0, done.err
     assert "29 train, 6 test, 3 val; 12 features; " in done.out
-    assert "  features by tiny at 112 pixels\n" in done.out
+    assert "  features from tiny at 112 pixels\n" in done.out
     assert f"next: unflip clean {tmp_path / 'f.npz'} --out runs/first" in done.out
     assert done.err == "left out train/a/00.png: not an image\n"
     assert "already done" in cli(*arguments, "--skip-broken").out

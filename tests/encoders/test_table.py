@@ -316,7 +316,7 @@ def test_texts_go_to_the_text_encoder(lengths: list[str | None]) -> None:
         made.features[:, 1:],
         Lengths.fit([text or "" for text in texts]).encode(["" if text is None else text for text in texts]),
     )
-    assert encoder.columns[1].why == "4 words on average; 2 features by lengths; 1 empty cell"
+    assert encoder.columns[1].why == "4 words on average; 2 features from lengths; 1 empty cell"
     assert TableEncoder.fit(cells(note=["a b c d", "e f g h"])).encode(cells(note=[None, "x"])).remarks == (
         "note: 1 empty cell",
     )
@@ -613,7 +613,7 @@ def test_what_it_says() -> None:
         "const     dropped    always x",
         "empty     dropped    all cells are empty",
         "income    dropped    997 distinct values, none of them frequent; to use it: --categorical income",
-        "note      text       5 words on average; 2 features by lengths",
+        "note      text       5 words on average; 2 features from lengths",
     ]
 
 

@@ -150,7 +150,7 @@ def test_without_the_hub_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatc
         raise ConnectionError("a\nlong\nmessage")
 
     monkeypatch.setattr(importlib.import_module("huggingface_hub"), "snapshot_download", offline)
-    with pytest.raises(InputError, match=r":some/model: .* hub \(ConnectionError\); check the name") as caught:
+    with pytest.raises(InputError, match=r":some/model: .* Hub \(ConnectionError\); check the name") as caught:
         load("some/model").fit(TEXTS)
     assert "\n" not in str(caught.value)
     assert asked["name"] == "some/model"

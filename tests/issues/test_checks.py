@@ -29,7 +29,7 @@ def test_outliers_are_unlike_all_others() -> None:
     found = find_outliers(made(np.r_[features, foreign], np.r_[given, np.arange(12) % 3], NAMES))
     assert np.flatnonzero(found.flags).tolist() == [*range(600, 612)]
     assert set(np.argsort(-found.scores)[:12]) == {*range(600, 612)}
-    assert re.fullmatch(r"its nearest examples have a similarity of 0\.\d\d; 0\.9\d is usual", all_reasons(found)[0])
+    assert re.fullmatch(r"its nearest examples have a similarity of 0\.\d\d; 0\.9\d is typical", all_reasons(found)[0])
 
 
 @pytest.mark.parametrize("units", [False, True])

@@ -56,11 +56,11 @@ class ApplyOptions(Options):
     labels: Any = None
     """Table (index or path, label) of labels to apply instead of the run's, .csv, .parquet or .jsonl."""
     only: Literal["reviewed"] | None = None
-    """`reviewed`: apply the decisions of the review only."""
+    """`reviewed`: apply only review decisions."""
     min_confidence: float | None = Field(None, ge=0.0, le=1.0)
-    """Change a label without review only if it is wrong with this probability (1 - label_quality) or more."""
+    """Change a label that was not reviewed only if it is wrong with this probability (1 - label_quality) or more."""
     fill_above: float | None = Field(None, ge=0.0, le=1.0)
-    """Give examples without a label the suggested one if it has this probability or more."""
+    """Give examples without a label the suggested label if it has this probability or more."""
     drop: Literal["label-issues"] | None = None
     """`label-issues`: drop label issues instead of changing their labels."""
     keep_given_as: str | None = None

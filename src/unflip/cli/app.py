@@ -23,7 +23,7 @@ _CALIBRATED = "  Append -m or -c to any method for mean- or covariance-based cal
 
 # Where each command is, and the first sentence of its docstring, so that `unflip --help` imports none of them.
 COMMANDS = {
-    "demo": ("train", "demo", "Find wrong labels of handwritten digits, and compare methods; takes about a minute."),
+    "demo": ("train", "demo", "Find wrong labels among handwritten digits, and compare methods; takes about a minute."),
     "clean": ("clean", "clean", "Find label issues in images, texts or tables."),
     "annotators": (
         "clean",
@@ -34,11 +34,11 @@ COMMANDS = {
     "apply": ("finished", "apply", "Write your data with corrected labels; reviewed labels take precedence."),
     "check": ("finished", "check", "Score the labels of new data with a finished run; nothing is trained."),
     "train": ("train", "train", "Train a classifier on noisy labels."),
-    "predict": ("finished", "predict", "Predict classes and probabilities of new examples."),
-    "report": ("finished", "report", "Write the HTML report of a run, or print a table that compares several."),
+    "predict": ("finished", "predict", "Predict classes and probabilities for new examples."),
+    "report": ("finished", "report", "Write the HTML report of a run, or print a table that compares several runs."),
     "export": ("finished", "export", "Export labels as a table, or for Label Studio, Argilla or FiftyOne."),
     "embed": ("train", "embed", "Compute image features with a pretrained network, so that training takes seconds."),
-    "corrupt": ("train", "corrupt", "Add label noise to clean labels, and record how."),
+    "corrupt": ("train", "corrupt", "Add label noise to clean labels, and record the recipe."),
     "list": ("app", "list_parts", "List available methods, networks, backbones, checks, presets and more."),
     "paper": ("paper", "paper_app", "Reproduce the paper: sweeps and tables."),
 }

@@ -20,7 +20,7 @@ _MAX_PAIRS = 3  # pairs of classes in the summary
 _MAX_NAME = 40  # characters of a class name
 
 
-@takes(CLEAN, epochs="by the number of examples")
+@takes(CLEAN, epochs="depends on the number of examples")
 def clean(
     data: Annotated[
         str,
@@ -31,7 +31,7 @@ def clean(
     ],
     out: Annotated[Path, typer.Option(help="Folder for the run, the lists of issues and the report.")],
     force: Annotated[
-        bool, typer.Option("--force", help="Replace the run in --out; keep its features and its review.")
+        bool, typer.Option("--force", help="Replace the run in --out; keep its image features and review decisions.")
     ] = False,
     dry_run: DryRun = False,
     quiet: Quiet = False,
@@ -70,7 +70,7 @@ def annotators(
     annotator_columns: Annotated[
         list[str] | None, typer.Option(help="The label column of each annotator, such as a,b,c.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the run in --out; keep its review.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the run in --out; keep its decisions.")] = False,
 ) -> None:
     """Estimate the true labels, and how reliable each annotator is, from labels alone.
 

@@ -41,12 +41,12 @@ def apply(
 def check(
     run: FinishedRun,
     data: Annotated[str, typer.Option(help="Labeled data of the same kind as in training.")],
-    out: Annotated[Path | None, typer.Option(help="Folder for list and report; by default a temporary one.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results; by default a temporary folder.")] = None,
     max_wrong: Annotated[
         str | None, typer.Option(help="Maximum share of wrong labels, such as 2%; above it, the exit code is 1.")
     ] = None,
     baseline: Annotated[
-        Path | None, typer.Option(help="Another run or check, to whose share --max-wrong is added.", metavar="RUN")
+        Path | None, typer.Option(help="Run or check to whose noise rate --max-wrong is added.", metavar="RUN")
     ] = None,
     label_column: Annotated[str | None, typer.Option(help="Label column; by default that of the run.")] = None,
     force: Force = False,
@@ -82,7 +82,7 @@ def predict(
     force: Force = False,
     **options: Any,
 ) -> None:
-    """Predict classes and probabilities of new examples."""
+    """Predict classes and probabilities for new examples."""
     import pyarrow.csv
 
     from unflip.api.predict import predict as predict_task
@@ -107,7 +107,7 @@ def export(
     out: Annotated[Path, typer.Option(help="Output file: .csv, .parquet, .jsonl, or .json for Label Studio.")],
     form: Annotated[
         str | None,
-        typer.Option("--format", help="csv, parquet, jsonl, label-studio, argilla or fiftyone; by default by suffix."),
+        typer.Option("--format", help="csv, parquet, jsonl, label-studio, argilla, fiftyone; by default from --out."),
     ] = None,
     all_examples: Annotated[
         bool, typer.Option("--all", help="Label Studio, Argilla: all examples, not only label issues.")
@@ -132,7 +132,7 @@ def report(
     data: Moved = None,
     force: Force = False,
 ) -> None:
-    """Write the HTML report of a run, or print a table that compares several.
+    """Write the HTML report of a run, or print a table that compares several runs.
 
     Example: unflip report runs/plc runs/mddc
     """
@@ -156,7 +156,7 @@ def review(
     reviewer: Annotated[str | None, typer.Option(help="Reviewer name; by default your login name.")] = None,
     order: Annotated[Order, typer.Option(help="Initial order of the examples.")] = Order.LOWEST_QUALITY,
     export: Annotated[Path | None, typer.Option(help="Write the reviewed labels to this .csv file and exit.")] = None,
-    summary: Annotated[bool, typer.Option("--summary", help="Print what the sample shows, and exit.")] = False,
+    summary: Annotated[bool, typer.Option("--summary", help="Print estimates from the sample, and exit.")] = False,
     force: Force = False,
 ) -> None:
     """Review label issues in the browser.

@@ -60,7 +60,7 @@ def corrupt(
     quiet: Quiet = False,
     **options: Any,
 ) -> None:
-    """Add label noise to clean labels, and record how.
+    """Add label noise to clean labels, and record the recipe.
 
     Steps: pmd1, pmd2, pmd3 (instance-dependent, the paper's types I to III), sym, asym, asym-pairs, asym-cycle, pair
     (each with its level, as in sym:0.3) and matrix. Later steps are applied to the result of earlier ones.
@@ -139,7 +139,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("demo"),
     quiet: Quiet = False,
 ) -> None:
-    """Find wrong labels of handwritten digits, and compare methods; takes about a minute."""
+    """Find wrong labels among handwritten digits, and compare methods; takes about a minute."""
     from unflip.api.demo import METHODS, NOISE
     from unflip.api.demo import demo as demo_task
     from unflip.reproduce.table_text import markdown_table

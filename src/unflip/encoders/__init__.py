@@ -10,11 +10,11 @@ encoders = Registry(
     ],
 )  # of subclasses of unflip.encoders.base.Encoder
 
-_SENTENCES = "sentence-transformers:NAME, a model of that package (extra `sentence-transformers`)"
+_SENTENCES = "sentence-transformers:NAME, any model of that package; needs the `sentence-transformers` extra"
 text_encoders = Registry(
     "text encoder",
     [
-        Entry("wordllama", "mean of token vectors, 256 features (extra `text`)", "unflip.encoders.text:WordLlama"),
+        Entry("wordllama", "mean of token vectors; needs the `text` extra", "unflip.encoders.text:WordLlama"),
         Entry("tfidf", "tf-idf of character n-grams, reduced by SVD; no extra", "unflip.encoders.text:Tfidf"),
         Entry("sentence-transformers", _SENTENCES, "unflip.encoders.text:named", True),
     ],

@@ -354,7 +354,7 @@ def _fit_text(name: str, cells: pa.Array, text_encoder: str | None) -> Column:
         return _dropped(name, f"always {shorten(texts[0].as_py())}")
     encoder_name, encoder_class = choose_text_encoder(text_encoder)
     encoder = encoder_class.fit(texts.fill_null("").to_pylist())
-    why = f"{reading.average_words(_sample(cells)):.0f} words on average; {encoder.width} features by {encoder_name}"
+    why = f"{reading.average_words(_sample(cells)):.0f} words on average; {encoder.width} features from {encoder_name}"
     why += f"; {count_of(empty, 'empty cell')}" if empty else ""
     return Text(name, "text", why, encoder=encoder, encoder_name=encoder_name, gaps=empty > 0)
 

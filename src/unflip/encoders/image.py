@@ -103,7 +103,7 @@ class ImageEncoder(Encoder):
 
     def describe(self) -> list[str]:
         """Return the name of the backbone and the image size."""
-        return [f"features by {self.settings.backbone} at {self.settings.image_size} pixels"]
+        return [f"features from {self.settings.backbone} at {self.settings.image_size} pixels"]
 
     def to(self, device: torch.device, batch_size: int | None = None) -> Self:
         """Move the backbone to ``device`` and set the batch size; None for the default."""

@@ -273,7 +273,7 @@ class SentenceTransformers(TextEncoder):
 def named(name: str) -> type[SentenceTransformers]:
     """Return the encoder class of the model ``name``, which is loaded by ``fit`` and ``restore``."""
     if not name:
-        raise ConfigError(f"{_FAMILY}: no model; write {_FAMILY}:NAME with a name on the hub or a folder")
+        raise ConfigError(f"{_FAMILY}: no model; write {_FAMILY}:NAME with a folder or a name on the Hugging Face Hub")
     if importlib.util.find_spec("sentence_transformers") is None:
         raise MissingExtraError(f"the package {_FAMILY}", _FAMILY)
     return type(SentenceTransformers.__name__, (SentenceTransformers,), {"name": name})
@@ -307,7 +307,7 @@ def _fetch(name: str) -> Path:
         return Path(hub.snapshot_download(name, allow_patterns=_FETCHED, ignore_patterns=_NOT_FETCHED))
     except Exception as error:  # no network, unknown name, no access: types vary with the version
         raise InputError(
-            f"{_FAMILY}:{name}: neither a folder nor available on the hub ({type(error).__name__}); check the name"
+            f"{_FAMILY}:{name}: neither a folder nor on the Hugging Face Hub ({type(error).__name__}); check the name"
         ) from error
 
 

@@ -37,7 +37,7 @@ def find_poor_images(audited: AuditInput) -> CheckResult:
     detail = np.where((contrast < _BLANK) | (shorter < tiny), 1, np.exp(detail - usual))
     tests = [
         ("nearly blank: its brightness varies by {:.3f} of 1", contrast, _below(contrast, _BLANK)),
-        ("blurry: {:.2%} of the usual fine detail", detail, _below(detail, blurry)),
+        ("blurry: {:.2%} of the typical fine detail", detail, _below(detail, blurry)),
         ("very dark: a mean brightness of {:.2f} of 1", brightness, _below(brightness, _DARK)),
         ("very bright: a mean brightness of {:.2f} of 1", brightness, _below(1 - brightness, 1 - _BRIGHT)),
         ("tiny: its shorter side has {:.0f} pixels", shorter, _below(shorter, tiny)),

@@ -48,10 +48,10 @@ def find_outliers(audited: AuditInput) -> CheckResult:
     for rows in gen_batches(count, _BLOCK):
         found = nearest(points, directions(rows), min(_NEIGHBORS, len(points) // 4), leave_out=place[rows])
         similarity[rows] = 1 - np.square(found.distances).mean(1) / 2  # |a - b|² = 2 - 2 cos
-    far, usual = _deviations(-np.log(similarity.clip(min=_MIN_SIMILARITY)))
+    far, typical = _deviations(-np.log(similarity.clip(min=_MIN_SIMILARITY)))
 
     def reason(at: int) -> str:
-        return f"its nearest examples have a similarity of {similarity[at]:.2f}; {np.exp(-usual):.2f} is usual"
+        return f"its nearest examples have a similarity of {similarity[at]:.2f}; {np.exp(-typical):.2f} is typical"
 
     scores = far.clip(min=0) / (far.clip(min=0) + _FAR)
     return CheckResult(np.arange(count), scores, far > _FAR, reason)

