@@ -145,21 +145,84 @@ def test_what_a_member_predicts_itself_is_not_in_its_targets() -> None:
     assert not torch.equal(after[1], before[1])
 
 
-def test_members_are_trained_on_all_images_each_in_its_own_mixture() -> None:
+def test_in_the_warm_up_members_leave_out_a_part_of_their_own_later_none_each_in_its_own_mixture() -> None:
     seen = Seen()
     labels, rows = some_labels(seen), torch.arange(16)
     batch = Batch(rows, (seen.images[rows],), labels.current[rows], 1, 0.0, 0)
-    for alpha in (0.0, 1.0):
+    for alpha, warmed_up, size in ((0.0, None, 13), (1.0, None, 13), (0.0, 4, 16), (1.0, 4, 16)):
         method = make(mixup=alpha)
         list(method.phases(1, seen, labels))
+        method.warmed_up = warmed_up
         inputs, targets, weights = method._for_members(batch)
-        assert inputs.shape == (2, 16, 3, 2, 2)
-        assert weights.tolist() == [1 / 16, 1 / 16]
-        assert torch.equal(targets.sum(2), torch.ones(2, 16))
-        assert torch.equal(inputs[0], inputs[1]) == (alpha == 0)
-        if not alpha:
-            assert torch.equal(inputs[0], batch.inputs)
-            assert torch.equal(targets[1].argmax(1), labels.initial[rows])
+        assert inputs.shape == (2, size, 3, 2, 2)
+        assert weights.tolist() == pytest.approx([1 / size, 1 / size])
+        torch.testing.assert_close(targets.sum(2), torch.ones(2, size))
+        assert torch.equal(inputs[0], inputs[1]) == (alpha == 0 and warmed_up is not None)
+        if alpha:
+            continue
+        for member in range(2):
+            taken = [row for row in range(16) if warmed_up or method.part[row] != member]
+            wrapped = [taken[i % len(taken)] for i in range(size)]
+            assert torch.equal(inputs[member], seen.images[wrapped])
+            assert torch.equal(targets[member].argmax(1), labels.initial[wrapped])
+
+
+def test_parts_are_a_fifth_of_small_data_and_a_thousand_images_of_larger_data() -> None:
+    for count, parts in ((60, 5), (12_000, 12), (90_000, 50)):
+        context = TrainContext(CLASSES, torch.arange(count), EPOCHS, 0, 16, lambda epoch: 1.0, torch.device("cpu"))
+        assert PixelUnflip(UnflipOptions(), context).parts == parts
+
+
+def test_each_held_out_image_is_predicted_by_the_member_that_was_not_trained_on_it() -> None:
+    seen = Seen()
+    labels, method = some_labels(seen), make()
+    said = learn(method, seen, labels, range(1, 6))
+    rows, view = method._held_out()
+    parts = method.part.tolist()
+    assert rows.tolist() == [row for row in range(COUNT) if parts[row] < 2]
+    assert len(rows) == 24
+    for row, predicted in zip(rows.tolist(), view, strict=True):
+        mean = torch.stack([epoch[parts[row]][row] for epoch in said[-3:]]).mean(0)
+        torch.testing.assert_close(predicted, mean.log(), atol=1e-4, rtol=1e-3)
+
+
+def test_the_noise_rate_comes_from_held_out_images_alone() -> None:
+    """Memorized labels look right to the networks that were trained on them."""
+    seen, random = Seen(), torch.Generator().manual_seed(0)
+    given = torch.where(torch.rand(COUNT, generator=random) < 0.4, (seen.truth + 1) % CLASSES, seen.truth)
+    labels, method = LabelStore(given, CLASSES), make(window=1, warmup=2)
+    learn(method, seen, labels, range(1, 4))
+    state = method.posterior
+    assert state is not None
+    state.lapses, state.confident = None, state.confident._replace(noise=1.0)  # nothing else limits the estimate
+    rows, _ = method._held_out()
+    sure = torch.eye(CLASSES) * 0.96 + 0.01
+
+    def rates(held_out: Tensor, others: Tensor) -> Tensor:
+        probs = sure[others]
+        probs[rows] = sure[held_out][rows]
+        for window in method.windows:
+            window.stored[-1].copy_(probs)
+        method.rates = None
+        return method._noise_rates(torch.zeros(COUNT), given, torch.ones(COUNT, dtype=torch.bool))
+
+    expected = rates(seen.truth, seen.truth)
+    assert torch.equal(rates(seen.truth, given), expected)
+    assert float(rates(given, seen.truth).mean()) < float(expected.mean())
+    assert torch.equal(method._noise_rates(torch.zeros(COUNT), seen.truth, labels.trusted), method.rates)  # once
+
+
+def test_frozen_features_need_no_images_held_out() -> None:
+    seen = Seen()
+    labels, method = some_labels(seen), make_known(mixup=0.0)
+    list(method.phases(1, seen, labels))
+    rows = torch.arange(16)
+    batch = Batch(rows, (seen.images[rows],), labels.current[rows], 1, 0.0, 0)
+    assert torch.equal(method._for_members(batch)[0][1], seen.images[rows])
+    view, given = method._out_of_sample(labels.given)
+    assert torch.equal(given, labels.given)
+    assert method.frozen is not None
+    assert torch.equal(view.argmax(1), method.frozen.argmax(1))
 
 
 def test_predictions_are_kept_from_the_last_epochs_of_the_warm_up_on() -> None:
@@ -176,8 +239,12 @@ def test_confidence_is_that_which_fits_the_labels_however_sure_the_view_is() -> 
     seen = Seen()
     labels, method = some_labels(seen), make()
     learn(method, seen, labels, range(1, 5))
-    sure = (2.0 * method._view([0, 1])).log_softmax(1)
-    parts = [method._confident_part((power * sure).log_softmax(1), labels) for power in (0.5, 1.0)]
+    views = [window.mean().log() for window in method.windows]
+    parts = []
+    for power in (1.0, 2.0):
+        for window, view in zip(method.windows, views, strict=True):
+            window.stored = [(power * view).softmax(1)]
+        parts.append(method._evidence(view, labels.given)[0])
     assert parts[0].expected == pytest.approx(parts[1].expected, rel=0.05)
     assert parts[0].contradicted == parts[1].contradicted
 
@@ -229,7 +296,6 @@ def test_frozen_features_score_labels_before_training_and_stay_a_view(
     assert state is not None
     assert state.weights is not None
     assert state.weights.shape == (2,)
-    assert not state.in_sample
     assert state.gaussian_pair is not None
     model = method.model()
     assert model.weights is not None
@@ -261,7 +327,6 @@ def test_a_network_from_scratch_has_no_frozen_view() -> None:
     assert method.frozen is None
     assert method.posterior is not None
     assert method.posterior.gaussian_pair is None
-    assert method.posterior.in_sample
 
 
 def images_of(content: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from unflip.stats.noise_rate import (
     Confident,
     confident_part,
     feature_dependence,
-    in_sample_dependence,
     lapse_rates,
     noise_rates,
 )
@@ -211,17 +210,6 @@ def test_predictions_that_have_learned_uniform_noise_expect_less_than_they_say()
     assert feature_dependence(lapses_of(0.5), learned._replace(contradicted=0.4), 0.3) == 0
     assert feature_dependence(lapses_of(0.5), part._replace(floor=0.25), 0.0) == 1  # no noise to have learned
     assert feature_dependence(lapses_of(0.5), part._replace(floor=0.25, expected=0.5), 0.0) == 0
-
-
-def test_in_sample_evidence_needs_confident_contradictions_that_nothing_else_explains() -> None:
-    part = FOLLOWS._replace(contradicted=0.06, expected=0.03)
-    assert in_sample_dependence(part, 0.0) == 1
-    assert in_sample_dependence(part._replace(expected=0.06 / 1.3), 0.0) == pytest.approx(0.5)  # halfway up the ramp
-    assert in_sample_dependence(part._replace(std=0.04), 0.0) == 0  # it may be chance
-    assert in_sample_dependence(part._replace(expected=0.07), 0.0) == 0  # the network is as unsure as that
-    assert in_sample_dependence(part, 0.07) == 0  # uniform noise explains them
-    assert in_sample_dependence(part._replace(uniform=0.8, by_class=0.4, purity=0.9), 0.0) == 0
-    assert in_sample_dependence(part._replace(per_class=3.9), 0.0) == 0
 
 
 FACTORS = torch.linspace(0.8, 1.3, QUANTILES, dtype=torch.float64)

@@ -29,7 +29,6 @@ _ROUNDS = 100
 _PSEUDOCOUNT = 0.5  # labels of each kind that are added to those observed
 _PURITY = (0.65, 0.8)  # of labels explained by the class: not, and surely, class-conditional noise
 _UNEXPLAINED = (0.008, 0.01)  # unexplained lapses times excess: no evidence below, full evidence above
-_EXCESS = (1.2, 1.4)  # labels that a network was trained on and contradicts, relative to what explains them
 _MIN_PER_CLASS = 4.0  # contradicted labels that evidence takes
 _INACCURACY = (0.8, 1.3)  # noise rate, relative to its estimate without evidence
 _DISPUTED = (0.8, 1.2)  # wrong labels, relative to disputed ones, if noise follows the features
@@ -164,19 +163,6 @@ def _excess(part: Confident, uniform: float) -> float:
     return min(1.0, max(0.0, contradicted / max(expected, 1e-9) - 1))
 
 
-def in_sample_dependence(part: Confident, uniform: float) -> float:
-    """Return the same evidence if the networks were trained on the labels that they predict, from 0 to 1.
-
-    A network contradicts right labels that it was trained on about as often as its confidence says. It takes more
-    contradicted labels in the confident part, one standard error less than there are, than its confidence or uniform
-    and class-conditional noise explain. On clean labels of CIFAR-10 and CIFAR-100 the ratio was 0.7 and 1.1, where 35 %
-    followed the images of CIFAR-10 1.5; the constants lie between.
-    """
-    if part.per_class < _MIN_PER_CLASS:
-        return 0.0
-    return _ramp((part.contradicted - part.std) / max(part.expected, _explained(part, uniform), 1e-9), *_EXCESS)
-
-
 def _explained(part: Confident, uniform: float) -> float:
     """Return the fraction of labels that uniform and class-conditional noise made wrong."""
     class_conditional = part.by_class * _ramp(part.purity, *_PURITY)
@@ -210,7 +196,7 @@ def noise_rates(
         pooled: :func:`lapse_rates` under the pooled views.
         networks: the same under networks that were trained on given labels alone.
         part: :func:`confident_part`.
-        evidence: f, :func:`feature_dependence` or :func:`in_sample_dependence`.
+        evidence: f, :func:`feature_dependence`.
         uniform: fraction of labels that uniform noise made wrong.
         disputed: expected fraction of wrong labels if every doubtful label counted.
         contradicted: fraction of labels that differ from the most likely class under the pooled views.

@@ -25,7 +25,7 @@ from unflip.methods.base import (
     storage_dtype,
 )
 from unflip.methods.losses import mix
-from unflip.methods.unflip.folds import assign_folds, folds_without, members_rows
+from unflip.methods.unflip.folds import assign_folds, folds_without, held_out_rows, members_rows
 from unflip.methods.unflip.posterior import PosteriorState, blocks, informative_prob, top_one, update_posterior
 from unflip.nn.base import EMA, Ensemble, Network, unwrap
 from unflip.options import Options
@@ -164,11 +164,6 @@ class Unflip(Method):
         """Number of epochs on the given labels; constant once reached, also in a run resumed for more epochs."""
         return self.warmed_up or self.options.warmup or max(1, round(0.3 * self.context.epochs))
 
-    @property
-    def in_sample(self) -> bool:
-        """Whether the views that the noise rate is estimated from were trained on the labels."""
-        return False
-
     def phases(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> Iterator[Phase]:
         """Yield one pass over all examples, repeated if there are few."""
         self._assign_folds(labels)
@@ -238,7 +233,10 @@ class Unflip(Method):
         """Return each member's inputs (count, s, ...), targets (count, s, k) and weight of its loss (count,)."""
         assert self.folds is not None
         assert self.targets is not None
-        rows, present = members_rows(self.folds[batch.indices], self.count)
+        folds, count = self.folds[batch.indices], self.count
+        size = round(len(folds) * (count - len(folds_without(0, count))) / count)
+        size = max(2, size) if count > 1 else len(folds)  # batch normalization needs two
+        rows, present = members_rows(held_out_rows(folds, count), size)
         flat = rows.view(-1)
         inputs = batch.inputs.index_select(0, flat).view(*rows.shape, *batch.inputs.shape[1:])
         own = self.position[batch.indices].index_select(0, flat)
@@ -284,20 +282,24 @@ class Unflip(Method):
         for rows in blocks(len(given), self.context.num_classes):
             parts = [view[rows] for view in (views.network, views.gaussian) if view is not None]
             log_probs[rows] = self._of_known(pool(parts, weights))
+        if before:
+            confident, lapses = before.confident, before.lapses
+        else:
+            confident, lapses = self._evidence(views.network, labels.given[train])
         after = self.posterior = update_posterior(
             log_probs,
             given,
             views.stacked.uniform_noise_rate,
             self.known,
-            before.confident if before else self._confident_part(views.network, labels),
+            confident,
             trust=before.prior_trust if before else PRIOR_TRUST[self.options.prior],
             steps=context.epochs - self.warmup + 1,  # one per epoch
             progress=(epoch - self.warmup) / max(1, context.epochs - self.warmup),
             ordinal=context.ordinal,
             broadcast=observed.broadcast,
         )
-        after.weights, after.gaussians, after.in_sample = weights, views.gaussians, self.in_sample
-        after.lapses = before.lapses if before else self._lapses(views.network, labels)
+        after.weights, after.gaussians = weights, views.gaussians
+        after.lapses = lapses
         if labels.annotations is not None:
             known = given.where(labels.trusted[train], torch.tensor(-1, device=given.device))
             rounds = ROUNDS if before is None or epoch == context.epochs else _FEW_ROUNDS
@@ -376,9 +378,9 @@ class Unflip(Method):
         gaussians = fit_discriminant(fetch, targets, classes, shrink=shrink, given=given, groups=groups)
         return gaussians, leave_group_out_log_posterior(gaussians, fetch, targets, groups, out=self._table())
 
-    def _stack(self, views: Sequence[Tensor], given: Tensor) -> Stacked:
-        """Fit the weights of the views and, the first time, the uniform noise rate."""
-        stacked = stack(views, given, self.posterior.uniform_noise_rate if self.posterior else None)
+    def _stack(self, views: Sequence[Tensor], given: Tensor, uniform_noise_rate: float | None = None) -> Stacked:
+        """Fit the weights of the views and, the first time and unless it is known, the uniform noise rate."""
+        stacked = stack(views, given, self.posterior.uniform_noise_rate if self.posterior else uniform_noise_rate)
         chosen = self.options.view_weights
         if chosen is None:
             return stacked
@@ -428,17 +430,20 @@ class Unflip(Method):
         parts = blocks(len(given), self.context.num_classes)
         return torch.cat([self.posterior.expected_error(rows, given, log_odds[rows]) for rows in parts])
 
-    def _confident_part(self, network: Tensor, labels: LabelStore) -> Confident:
-        """Describe the given labels that the networks predict confidently, reviewed or not; see `_calibrate`."""
-        given = labels.given[self.context.train]
-        top, top_probs, label_probs = (part[given >= 0] for part in top_one(network, given.clamp(min=0)))
-        return confident_part(top, top_probs, label_probs, given[given >= 0], self.context.num_classes)
+    def _evidence(self, network: Tensor, given: Tensor) -> tuple[Confident, Tensor]:
+        """Describe the labels that the networks (m, k) predict confidently, and return lapse rates (q,) of all labels.
 
-    def _lapses(self, network: Tensor, labels: LabelStore) -> Tensor:
-        """Return lapse rates (q,) of the given labels, reviewed or not, under the predictions of the networks."""
-        given = labels.given[self.context.train]
-        top, probs, _ = top_one(network, given.clamp(min=0))
-        return lapse_rates(probs.double().logit()[given >= 0], (top != given)[given >= 0])
+        ``given`` (m,) are the labels as they were given, reviewed or not, -1 without one; see `_calibrate`.
+        """
+        top, top_probs, label_probs = (part[given >= 0] for part in top_one(network, given.clamp(min=0)))
+        given = given[given >= 0]
+        part = confident_part(top, top_probs, label_probs, given, self.context.num_classes)
+        return part, lapse_rates(top_probs.double().logit(), top != given)
+
+    def _noise_rates(self, odds: Tensor, given: Tensor, counted: Tensor) -> Tensor:
+        """Return equally likely noise rates (q,) of the given labels (m,) that are ``counted`` (m,)."""
+        assert self.posterior is not None
+        return self.posterior.noise_rates(odds, given.clamp(min=0), counted)
 
     def _odds(self, given: Tensor) -> Tensor:
         """Return log-odds (m,) that training labels are right, before calibration; NaN for small classes."""
@@ -459,10 +464,9 @@ class Unflip(Method):
         reviewed, of_given = (trusted & (given >= 0)).nonzero()[:, 0], odds.clone()
         of_given[reviewed] = self.odds(self.posterior.log_probs[reviewed].float().exp(), given[reviewed])
         counted = (given >= 0) & ~trusted if self.posterior.annotators else given >= 0
-        if self.options.noise_rate is None:
-            scaling = self.posterior.fit_scaling(of_given, given.clamp(min=0), counted)
-        else:
-            scaling = self.posterior.scaling_to(torch.full((QUANTILES,), self.options.noise_rate), of_given, counted)
+        known = self.options.noise_rate
+        rates = self._noise_rates(of_given, given, counted) if known is None else torch.full((QUANTILES,), known)
+        scaling = self.posterior.scaling_to(rates, of_given, counted)
         weights = labels.review_weights[train]
         sample = (weights * (given >= 0)).nonzero()[:, 0]
         wrong = (given != initial)[sample]

@@ -11,6 +11,7 @@ from unflip.methods import MethodSpec
 from unflip.methods.base import Batch, EpochOutputs, LabelStore, Method, Phase, TrainContext
 from unflip.methods.losses import mix
 from unflip.methods.plc import ProbabilityWindow
+from unflip.methods.unflip.folds import assign_folds, members_rows
 from unflip.methods.unflip.method import PRIOR_TRUST, Unflip, UnflipOptions, Views
 from unflip.methods.unflip.posterior import PosteriorState, blocks, update_posterior
 from unflip.nn.backbone import Pretrained
@@ -26,6 +27,7 @@ from unflip.stats.noise_rate import Confident
 from unflip.stats.odds import pool
 
 _ROUNDS = 2  # in which Gaussians of frozen features are fitted
+_HELD_OUT, _PARTS = 1000, (5, 50)  # images that each member leaves out; at most a fifth of them, at least a fiftieth
 
 
 class PixelUnflip(Unflip):
@@ -38,12 +40,15 @@ class PixelUnflip(Unflip):
       *other* members, never its own.
     - **Averages**: a view is the mean of the probabilities by averaged weights over the last ``window`` epochs.
 
+    How many labels are wrong is estimated out-of-sample, as for feature vectors: during the warm-up each member leaves
+    out a thousand images of its own (at most a fifth), which it then predicts.
+
     A pretrained network knows much before it is trained. So its labels are first scored by leave-one-out class
     Gaussians of its frozen features: members start from that posterior instead of the given labels, and the Gaussians
-    remain a second view in the pool.
+    remain a second view in the pool. They are out-of-sample, so that no image is left out.
 
     All else is as for feature vectors: class prior, transition matrix, label weights and calibration. Scores are
-    in-sample: their quality rests on regularization (mixup, averaged weights, augmentation).
+    in-sample: their ranking rests on regularization (mixup, averaged weights, augmentation).
     """
 
     def __init__(self, options: UnflipOptions, context: TrainContext) -> None:
@@ -51,11 +56,16 @@ class PixelUnflip(Unflip):
         self.num_folds = 1
         self.windows = [ProbabilityWindow(options.window) for _ in range(self.count)]
         self.frozen: Tensor | None = None  # view (m, k) by Gaussians of frozen features
+        self.parts = max(self.count, min(max(len(context.train) // _HELD_OUT, _PARTS[0]), _PARTS[1]))
+        self.part = torch.empty(0, dtype=torch.long)  # by row of ``context.train``; member i leaves out part i
+        self.rates: Tensor | None = None  # noise rates of the given labels (q,), estimated once
 
-    @property
-    def in_sample(self) -> bool:
-        """Whether the views that the noise rate is estimated from were trained on the labels: not frozen features."""
-        return self.frozen is None
+    def _assign_folds(self, labels: LabelStore) -> None:
+        """Assign the images to parts, once."""
+        if self.folds is None:
+            given = labels.initial[self.context.train]
+            self.part = assign_folds(given, self.context.groups, self.parts, self.context.seed)
+        super()._assign_folds(labels)
 
     def phases(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> Iterator[Phase]:
         """Yield one pass over all images, after scoring labels on frozen features if there are any."""
@@ -81,7 +91,7 @@ class PixelUnflip(Unflip):
                 given,
                 stacked.uniform_noise_rate,
                 self.known,
-                self._confident_part(self.frozen, labels),
+                self._evidence(self.frozen, labels.given[self.context.train])[0],
                 trust=PRIOR_TRUST[self.options.prior],
                 progress=0.0,
                 broadcast=observed.broadcast,
@@ -90,15 +100,20 @@ class PixelUnflip(Unflip):
             targets = self._targets(self.posterior, labels)
 
     def _for_members(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return each member's inputs (count, b, ...), targets (count, b, k), mixed by itself, and weight (count,)."""
+        """Return each member's inputs (count, s, ...), targets (count, s, k), mixed by itself, and weight (count,)."""
         assert self.targets is not None
-        targets = self.targets.index_select(1, self.position[batch.indices]).float()
-        inputs, weight = batch.inputs.expand(self.count, *batch.inputs.shape), 1 / len(batch.indices)
+        own, members = self.position[batch.indices], torch.arange(self.count, device=batch.indices.device)[:, None]
+        is_held_out, size = self.part[own] == members, round(len(own) * (1 - 1 / self.parts))
+        if self.warmed_up or self.frozen is not None:
+            is_held_out, size = torch.zeros_like(is_held_out), len(own)
+        rows, present = members_rows(is_held_out, max(2, size))
+        inputs = batch.inputs.index_select(0, rows.view(-1)).view(*rows.shape, *batch.inputs.shape[1:])
+        targets = self.targets[members, own[rows]].float()
         inputs, targets = self._with_unlabeled(inputs, targets, batch.unlabeled)
         if self.options.mixup:
             mixed = [mix(*pair, self.options.mixup, batch.generator) for pair in zip(inputs, targets, strict=True)]
             inputs, targets = (torch.stack(parts) for parts in zip(*mixed, strict=True))
-        return inputs, targets, targets.new_full((self.count,), weight)
+        return inputs, targets, present / rows.shape[1]
 
     def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
         """Predict all images in the last epochs of the warm-up and after it; then correct labels."""
@@ -113,15 +128,50 @@ class PixelUnflip(Unflip):
         self.targets = None
         network = self._view(range(self.count))
         views = [network] if self.frozen is None else [network, self.frozen]
-        return Views(network, self.frozen, None, self._stack(views, given))
+        rate = None
+        if self.posterior is None:
+            rows, unseen = self._held_out()
+            rate = self._stack([unseen], given[rows]).uniform_noise_rate
+        return Views(network, self.frozen, None, self._stack(views, given, rate))
 
-    def _confident_part(self, network: Tensor, labels: LabelStore) -> Confident:
-        """Describe the confidently predicted labels, at the confidence that fits the given labels best.
+    def _held_out(self) -> tuple[Tensor, Tensor]:
+        """Return the images that a member left out (r,), and that member's log-probabilities (r, k)."""
+        rows = (self.part < self.count).nonzero()[:, 0]
+        view = torch.empty(len(rows), self.context.num_classes, device=rows.device)
+        for member, window in enumerate(self.windows):
+            own = self.part[rows] == member
+            view[own] = window.mean()[rows[own]].float()
+        return rows, view.log().clamp(min=MIN_LOG_PROB)
 
-        Mixup and means over epochs and members make the view itself much less confident than it is right.
+    def _out_of_sample(self, given: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities (r, k) by a view that was not trained on these images, and their given labels (r,).
+
+        Confidence is that which fits the given labels best: mixup and means over epochs make a view much less confident
+        than it is right, Gaussians much more.
         """
-        weights = self._stack([network], labels.initial[self.context.train]).weights
-        return super()._confident_part(pool([network], weights), labels)
+        rows, view = self._held_out() if self.frozen is None else (torch.arange(len(given)).to(given), self.frozen)
+        rows, view = rows[given[rows] >= 0], view[given[rows] >= 0]
+        return pool([view], self._stack([view], given[rows]).weights), given[rows]
+
+    def _evidence(self, network: Tensor, given: Tensor) -> tuple[Confident, Tensor]:
+        """Describe the labels that are predicted confidently, and return lapse rates (q,), both out-of-sample."""
+        return super()._evidence(*self._out_of_sample(given))
+
+    def _noise_rates(self, odds: Tensor, given: Tensor, counted: Tensor) -> Tensor:
+        """Return equally likely noise rates (q,) of the given labels, estimated once and out-of-sample."""
+        state = self.posterior
+        assert state is not None
+        if state.annotators is not None:
+            return super()._noise_rates(odds, given, counted)
+        if self.rates is None:
+            view, given = self._out_of_sample(given)
+            trust, every = PRIOR_TRUST[self.options.prior], torch.ones_like(given, dtype=torch.bool)
+            unseen = update_posterior(
+                self._of_known(view), given, state.uniform_noise_rate, self.known, state.confident, trust=trust
+            )
+            unseen.lapses = state.lapses
+            self.rates = unseen.noise_rates(unseen.odds(slice(None), given), given, every)
+        return self.rates
 
     def _view(self, members: Sequence[int]) -> Tensor:
         """Return the logarithm of the mean probabilities (m, k) by some members in the last epochs."""
@@ -162,7 +212,7 @@ class PixelUnflip(Unflip):
     def state_dict(self) -> dict[str, Any]:
         """Return the averaged weights, the posterior and the views."""
         windows = [window.state_dict() for window in self.windows]
-        return super().state_dict() | {"windows": windows, "frozen": self.frozen}
+        return super().state_dict() | {"windows": windows, "frozen": self.frozen, "rates": self.rates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a saved state."""
@@ -170,6 +220,7 @@ class PixelUnflip(Unflip):
         for window, saved in zip(self.windows, state["windows"], strict=True):
             window.load_state_dict(saved, self.context.device)
         self.frozen = None if state["frozen"] is None else state["frozen"].to(self.context.device)
+        self.rates = state["rates"]
 
 
 class Features(Network):

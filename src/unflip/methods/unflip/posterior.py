@@ -25,7 +25,6 @@ from unflip.stats.noise_rate import (
     Confident,
     confident_part,
     feature_dependence,
-    in_sample_dependence,
     lapse_rates,
     noise_rates,
 )
@@ -104,7 +103,6 @@ class PosteriorState:
             scaled to the labels are less sure where labels are wrong, which hides lapses if all examples are easy.
         annotators: if there are several: the posterior given all their labels, which replaces the one given a label.
         ordinal: whether classes are ordered: then labels near the true class are preferred.
-        in_sample: whether the views were trained on the labels.
     """
 
     log_probs: Tensor
@@ -123,7 +121,6 @@ class PosteriorState:
     lapses: Tensor | None = None
     annotators: AnnotatorFit | None = None
     ordinal: bool = False
-    in_sample: bool = False
 
     @property
     def combined(self) -> Tensor:
@@ -184,12 +181,12 @@ class PosteriorState:
         distances = (classes - labels[rows, None]).abs()
         return (-log_odds).sigmoid() * (self._others(rows, labels) * distances).sum(1)
 
-    def fit_scaling(self, odds: Tensor, labels: Tensor, counted: Tensor) -> PlattScaling:
-        """Calibrate log-odds (n,) to the estimated noise rate of the labels that are ``counted`` (n,)."""
+    def noise_rates(self, odds: Tensor, labels: Tensor, counted: Tensor) -> Tensor:
+        """Return equally likely noise rates (q,) of the labels that are ``counted`` (n,), given log-odds (n,)."""
         if self.annotators is not None:
             known = odds[counted & ~odds.isnan()]
             rate = float(known.neg().sigmoid().double().mean()) if len(known) else 0.0
-            return calibrate(known, 1.0, rate * torch.linspace(*_INACCURACY, QUANTILES, dtype=torch.float64))
+            return rate * torch.linspace(*_INACCURACY, QUANTILES, dtype=torch.float64)
         top, probs, _ = top_one(self.log_probs, labels)
         contradicted = (top != labels)[counted]
         pooled = lapse_rates(probs.double().logit()[counted], contradicted)
@@ -197,14 +194,17 @@ class PosteriorState:
         uniform = self.uniform_noise_rate * (1 - 1 / self.log_probs.shape[1])
         disputed = self._disputed(labels, counted & ~odds.isnan())
         share = float(contradicted.double().mean()) if len(contradicted) else 0.0
-        part = self.confident
-        lapses = (pooled + networks) / 2
-        evidence = in_sample_dependence(part, uniform) if self.in_sample else feature_dependence(lapses, part, uniform)
-        rates = noise_rates(pooled, networks, part, evidence, uniform, disputed, share)
-        return self.scaling_to(rates, odds, counted)
+        evidence = feature_dependence((pooled + networks) / 2, self.confident, uniform)
+        return noise_rates(pooled, networks, self.confident, evidence, uniform, disputed, share)
+
+    def fit_scaling(self, odds: Tensor, labels: Tensor, counted: Tensor) -> PlattScaling:
+        """Calibrate log-odds (n,) to the estimated noise rate of the labels that are ``counted`` (n,)."""
+        return self.scaling_to(self.noise_rates(odds, labels, counted), odds, counted)
 
     def scaling_to(self, rates: Tensor, odds: Tensor, counted: Tensor) -> PlattScaling:
         """Calibrate log-odds (n,) to equally likely noise rates (q,) of the labels that are ``counted`` (n,)."""
+        if self.annotators is not None:
+            return calibrate(odds[counted], 1.0, rates)
         return calibrate(odds[counted], fit_slope(odds[counted], self.informative[counted]), rates)
 
     def _disputed(self, labels: Tensor, counted: Tensor) -> float:
