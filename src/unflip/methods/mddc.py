@@ -63,10 +63,10 @@ class SampleOptions(Options):
     """Number of sampled features, and training of the head on them."""
 
     sample_fraction: Annotated[float, Field(gt=0.0, le=10.0)] | Literal["auto"] = 0.10
-    """lambda: samples per epoch as a fraction of the training examples, equally many per class
-    (our reading; the paper gives the total only)."""
+    """lambda, the number of samples per epoch as a fraction of the training examples; the same number for every class,
+    since the paper gives only the total."""
     head_lr: float = Field(1e-4, gt=0.0)
-    """Initial learning rate of the head's optimizer; in a run without preset it is the run's `lr`."""
+    """Initial learning rate of the head's optimizer; without a preset, the learning rate of the run."""
     head_momentum: float = Field(0.9, ge=0.0, lt=1.0)
     """Momentum of the head's optimizer."""
 
@@ -75,7 +75,7 @@ class CalibrationOptions(SampleOptions):
     """Calibration in a run."""
 
     start: PositiveInt | None = None
-    """First epoch with calibration; by default the first after the inner method's warm-up."""
+    """First epoch with calibration; by default the first after the warm-up of the calibrated method."""
     every: PositiveInt = 1
     """Number of epochs between calibrations."""
 
@@ -86,21 +86,23 @@ class MeanOptions(Options):
     damping: float = Field(1.0, gt=0.0)
     """C: an example at a squared distance of C times the class's variance from the median gets the weight 1/e."""
     covariance: Literal["empirical", "isotropic", "damped"] = "empirical"
-    """Covariance of samples about the robust mean. The paper assumes `isotropic` when it derives the mean, and does not
-    say what it samples with."""
+    """Covariance of samples about the robust mean. The paper derives the mean for `isotropic`, but does not say which
+    covariance it samples with."""
     normalize: Normalize = "sum"
-    """Divide weights by their `sum`, or, as printed, by the `count` of examples, which depends on the origin."""
+    """Divide weights by their `sum` or, as printed in the paper, by the `count` of examples. With `count`, the mean
+    depends on the origin."""
     complement: Complement = "weighted"
-    """The mean along directions of less variance: `weighted`, or, as printed, `plain`, which far outliers affect."""
+    """Mean along the directions with less variance: `weighted` or, as printed in the paper, `plain`, which far outliers
+    affect."""
     n_components: PositiveInt | None = None
-    """Number of principal components of the pooled covariance in which the mean is robust; all by default."""
+    """Number of principal components of the pooled covariance for which the mean is robust; by default all."""
 
 
 class CovarianceOptions(Options):
     """Options of CDDC."""
 
     disturbance: Annotated[float, Field(ge=0.0)] | Literal["auto"] = 0.2
-    """alpha, added to every entry of each class covariance; `auto` chooses from 0.1 to 0.4 by noisy validation."""
+    """alpha, added to every entry of each class covariance; `auto` chooses it from 0.1 to 0.4 by noisy validation."""
 
 
 class MeanCalibrator:

@@ -56,26 +56,27 @@ class RuleOptions(Options):
     """Progressive label correction; defaults from PLC's released code for CIFAR."""
 
     rule: Literal["ratio", "margin"] = "ratio"
-    """`ratio` flips where f_y / f_g is below the threshold, `margin` where f_g - f_y is above it."""
+    """`ratio` changes y to g if f_y / f_g is below the threshold, `margin` if f_g - f_y is above it."""
     threshold: float | None = Field(None, gt=0.0, lt=1.0)
     """Initial threshold: 0.3 for ratio, 0.7 for margin."""
     step: float = Field(0.1, ge=0.0, lt=1.0)
-    """Step of the threshold, up for ratio, down for margin, whenever correction stalls."""
+    """By how much the threshold rises (ratio) or falls (margin) whenever correction stalls."""
     limit: float | None = Field(None, gt=0.0, lt=1.0)
     """Final threshold: 0.9 for ratio, 0.1 for margin."""
     stall: float = Field(0.001, ge=0.0, le=1.0)
-    """Correction stalls when less than this fraction of the training labels changed."""
+    """Correction stalls if it changes less than this fraction of the training labels."""
     window: PositiveInt = 5
-    """Epochs whose training-pass probabilities are averaged."""
+    """Number of epochs over which the probabilities of the training passes are averaged."""
 
 
 class CorrectionOptions(RuleOptions):
     """Progressive label correction in a run."""
 
     warmup: NonNegativeInt | Literal["auto"] = 8
-    """Labels first change at the end of this epoch (0 counts as 1); `auto`: when noisy validation stops improving."""
+    """Labels first change at the end of this epoch (0 counts as 1); with `auto`, once the accuracy on noisy validation
+    labels stops improving."""
     rounds: PositiveInt = 1
-    """Maximum number of rounds of training and correction in an epoch; it stops when no label changes."""
+    """Maximum number of rounds of training and correction in an epoch; fewer if a round changes no label."""
 
 
 class PLC(Method):
