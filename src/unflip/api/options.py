@@ -29,7 +29,7 @@ class SourceOptions(Options):
     settings: tuple[str, ...] | dict[str, Any] = ()
     """Any setting as key=value, such as optimizer.lr=0.02; overrides the file."""
     from_scratch: bool = False
-    """Train a pretrained --network from random weights instead."""
+    """Start a pretrained --network from random weights instead of its published ones."""
 
 
 class EmbeddingOptions(Options):

@@ -68,9 +68,9 @@ class DataOptions(ImageOptions):
     reviewed: str | None = None
     """A table (index or path, label) of reviewed labels, which are never changed."""
     limit: PositiveInt | None = None
-    """Use only the first examples of the training set, at most this many."""
+    """Number of training examples to use, from the start of the training set; by default all."""
     per_class: PositiveInt | None = None
-    """Use only the first training examples of each given class, at most this many."""
+    """Number of training examples to use per given class, from the start of the training set; by default all."""
     classes: PositiveInt | tuple[Annotated[str, StringConstraints(strip_whitespace=True)], ...] | None = None
     """The number of classes, or their names in order; by default, the classes in the training labels."""
     ordinal: bool = False
