@@ -132,7 +132,7 @@ def export(
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.", metavar="RUN...")],
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.", metavar="RUN")],
     out: Annotated[Path | None, typer.Option(help="Report file; by default RUN/report.html.")] = None,
     data: Moved = None,
     force: Force = False,

@@ -17,9 +17,7 @@ paper_app = typer.Typer(help="Reproduce the paper: sweeps and tables.", no_args_
 
 @paper_app.command()
 def sweep(
-    grids: Annotated[
-        list[str], typer.Argument(help="TOML files, or names from `unflip list grids`.", metavar="GRID...")
-    ],
+    grids: Annotated[list[str], typer.Argument(help="TOML files, or names from `unflip list grids`.", metavar="GRID")],
     out: Annotated[Path, typer.Option(help="Output folder; an earlier sweep there is resumed.")],
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Number of cells to run at a time; by default one per GPU or core.")
