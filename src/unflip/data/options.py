@@ -98,7 +98,7 @@ class DataOptions(ImageOptions):
 
 
 class NoiseOptions(Options):
-    """Noise to add, and the other inputs that its recipe needs."""
+    """Label noise to add, and the inputs that its recipe needs."""
 
     recipe: str | None = None
     """Noise to add to the labels, in steps such as `pmd1:0.35 + sym:0.30` (see `unflip corrupt --help`)."""

@@ -191,7 +191,7 @@ class DistributionCalibration:
 
     Attributes:
         gaussians: the class Gaussians of the last step.
-        scores: for each candidate, a pair of disturbance and sample fraction, the sum of its scores so far.
+        scores: sum of the scores of each candidate so far; a candidate is a pair of disturbance and sample fraction.
     """
 
     def __init__(
@@ -223,9 +223,9 @@ class DistributionCalibration:
     def record(self, index: Tensor, features: Tensor) -> None:
         """Record the features (b, d) of the examples ``index`` (b,) in a training step, in half precision.
 
-        If you record features, you need not compute the features of all examples for ``step`` after the epoch. This
-        saves a pass, but the recorded features come from earlier weights and, with augmentation, from augmented inputs.
-        They are kept until the next ``step``, so record no features in epochs that end without a ``step``.
+        If you record features, you do not need to pass ``features`` to ``step``. This saves a pass over all examples,
+        but the recorded features come from earlier weights and, with augmentation, from augmented inputs. They are kept
+        until the next ``step``, so record no features in epochs that end without a ``step``.
         """
         self._recorded.record(index, features)
 
