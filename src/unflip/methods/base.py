@@ -179,9 +179,9 @@ class EpochOutputs(Protocol):
 class LabelStore:
     """Given labels, current labels, and the history of changes; one row per training or validation example.
 
-    ``given`` holds the original labels. ``initial`` holds the labels that a run starts from, which are the reviewed
-    label if there is one, or else the given label. Both are constant. ``current`` is changed only by ``change``, which
-    records every change and never changes a reviewed label.
+    ``given`` holds the original labels. ``initial`` holds the labels that a run starts from: reviewed labels where
+    available, and given labels otherwise. Both are constant. ``current`` is changed only by ``change``, which records
+    every change and never changes a reviewed label.
 
     Args:
         given: original labels (n,).
@@ -227,7 +227,7 @@ class LabelStore:
 
     @property
     def initial(self) -> Tensor:
-        """A copy of the labels that a run starts from (n,): reviewed labels where available, or else given labels."""
+        """A copy of the labels that a run starts from (n,): reviewed where available, and given otherwise."""
         return self._initial.clone()
 
     @property
