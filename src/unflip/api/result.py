@@ -124,8 +124,7 @@ class Result(Run):
             options: which labels are corrected; see ``unflip.api.options.ApplyOptions``.
 
         Returns:
-            The labels (n,), as class numbers or names like those of the data set. If an example is to be dropped, its
-            label is -1, or None if labels are names.
+            The labels (n,), as the class numbers or names of the data set. Examples to drop have the label -1, or None.
         """
         return labels_for(self, dataset, label_column=label_column, **options)
 
