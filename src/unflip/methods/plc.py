@@ -171,8 +171,8 @@ class LabelCorrection(LabelStore):
         num_classes: k.
         warmup: labels first change at the end of this epoch.
         reviewed: reviewed labels (n,), which never change; -1 for examples without one.
-        schedule: the threshold as a function of the number of corrections so far; by default it relaxes whenever
-            correction stalls. LRT's is ``lambda n: 1 / (1.2 + 0.02 * n)``, with ``window=10``.
+        schedule: the threshold as a function of the number of corrections so far; by default, the threshold is relaxed
+            whenever correction stalls. The rule of LRT is ``lambda n: 1 / (1.2 + 0.02 * n)`` with ``window=10``.
         options: the options ``rule``, ``threshold``, ``step``, ``limit``, ``stall`` and ``window`` of the method `plc`.
 
     >>> labels = LabelCorrection(torch.tensor([0, 0, 1]), 2, warmup=1)
