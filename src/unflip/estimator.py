@@ -147,8 +147,8 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         X is an array of numbers (n, columns), which may be sparse or contain NaN; a data frame, Arrow table or Hugging
         Face data set, whose columns may also hold categories, dates and texts; or a list of texts. ``groups`` (n,)
         holds the group of each example, such as a set of near-duplicates. A group is never split between folds, or
-        between training and validation. ``trusted`` (n,) is a mask of labels that are known to be right, which are
-        never changed.
+        between training and validation. ``trusted`` (n,) is a mask of labels that are known to be right. They are never
+        changed.
         """
         X = unmasked(X)
         cells = as_table(X)

@@ -477,7 +477,7 @@ class Method:
         return None
 
     def correct(self, probs: Tensor, labels: Tensor) -> Tensor:
-        """Return corrected labels (m,) of examples that were not used for training; by default the given labels.
+        """Return corrected labels (m,) for examples not used for training; by default the given labels.
 
         Args:
             probs: the model's class probabilities (m, k).
@@ -486,7 +486,7 @@ class Method:
         return labels
 
     def odds(self, probs: Tensor, labels: Tensor) -> Tensor:
-        """Return the uncalibrated log-odds (m,) that labels of examples that were not used for training are right.
+        """Return the log-odds (m,), before calibration, that the labels of examples not used for training are right.
 
         Args:
             probs: the model's class probabilities (m, k).
