@@ -35,7 +35,7 @@ class TrainContext:
         train: rows of the label store used for training (m,); epoch outputs are in this order.
         epochs: number of epochs.
         seed: random seed.
-        batch_size: total over all processes.
+        batch_size: total batch size over all processes.
         lr_factor: learning rate schedule: returns the factor after a (fractional) number of epochs.
         device: device of all tensors.
         has_val: whether there are validation examples.
