@@ -69,7 +69,7 @@ class UnflipOptions(Options):
     window: PositiveInt = 5
     """Images only: number of epochs over which predictions are averaged."""
     gaussians: bool = True
-    """Whether to use class Gaussians of the inputs as a second view; not for images."""
+    """Whether to use class Gaussians of the inputs as a second view; ignored for images."""
     view_weights: tuple[float, ...] | None = None
     """Weights of networks and Gaussians; by default those that maximize the likelihood of the given labels."""
     prior: Literal["auto", "equal", "empirical"] = "auto"
