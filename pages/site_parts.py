@@ -141,23 +141,22 @@ def _default(field: Any) -> str:
 
 
 def _allowed(field: Any) -> str:
-    """Return what a value may be, in words."""
-    bounds = [word for limit in field.metadata if (word := _bound(limit))]
-    return _kind(field.annotation) + (" " + ", ".join(bounds) if bounds else "")
+    """Return what a value may be, such as ``number in [0, 1)``."""
+    return _kind(field.annotation, list(field.metadata))
 
 
-def _kind(annotation: Any) -> str:
+def _kind(annotation: Any, limits: Iterable[Any] = (), plural: str = "") -> str:
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in inner)
     if origin is Annotated:
-        bounds = [word for limit in _limits(inner[1:]) if (word := _bound(limit))]
-        return " ".join([_kind(inner[0]), ", ".join(bounds)]).strip()
+        return _kind(inner[0], [*limits, *_limits(inner[1:])], plural)
     if origin in (Union, UnionType):
-        return " or ".join(_kind(kind) for kind in inner if kind is not NoneType)
+        return " or ".join(_kind(kind, limits) for kind in inner if kind is not NoneType)
     if origin is tuple:
-        return f"list of: {_kind(inner[0])}"
-    return {int: "whole number", float: "number", bool: "true or false", str: "text"}[annotation]
+        return f"list of {_kind(inner[0], plural='s')}"
+    name = {int: "integer", float: "number", bool: "true or false", str: "string"}[annotation]
+    return f"{name}{plural} {_range(limits)}".strip()
 
 
 def _limits(metadata: Iterable[Any]) -> Iterator[Any]:
@@ -165,9 +164,19 @@ def _limits(metadata: Iterable[Any]) -> Iterator[Any]:
         yield from getattr(limit, "metadata", None) or [limit]
 
 
-def _bound(limit: Any) -> str:
-    words = {"gt": "above", "ge": "from", "lt": "below", "le": "up to"}
-    return " ".join(f"{word} {getattr(limit, name)}" for name, word in words.items() if hasattr(limit, name))
+def _range(limits: Iterable[Any]) -> str:
+    """Return the range of a number: an interval, or a comparison if it has one end."""
+    ends: dict[str, str] = {}
+    for limit in limits:
+        for sign in ("gt", "ge", "lt", "le"):
+            if (value := getattr(limit, sign, None)) is not None:
+                ends[sign] = "2^63" if value == 2**63 else f"{value:g}" if isinstance(value, float) else f"{value}"
+    low, high = ({sign: ends[sign] for sign in pair if sign in ends} for pair in (("gt", "ge"), ("lt", "le")))
+    if low and high:
+        left, right = "(" if "gt" in low else "[", ")" if "lt" in high else "]"
+        return f"in {left}{', '.join([*low.values(), *high.values()])}{right}"
+    signs = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
+    return " ".join(f"{signs[sign]} {value}" for sign, value in (low | high).items())
 
 
 # Methods

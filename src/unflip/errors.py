@@ -9,7 +9,7 @@ _LISTED = 20  # a longer list of choices would not fit on a readable line
 
 
 class UnflipError(Exception):
-    """Base class of errors that a user can cause or fix. The command line prints it as one line and exits with 2."""
+    """Base class of errors that a user can cause or fix. Commands print the message in one line and exit with 2."""
 
     def __init__(self, message: str) -> None:
         super().__init__(one_line(message))  # parts of it may come from libraries or files

@@ -60,38 +60,40 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
     """A neural network classifier for noisy labels, which also corrects them.
 
     Parameters:
-        method: the method; see ``unflip list methods``.
-        hidden: units of each hidden layer, or of the only one; by default one layer of 64, 128 from 2,000 examples, 256
-            from 10,000 (256 from 2,000 for other methods than ``unflip``).
-        epochs: passes over the data; by default 10 for ``unflip``, for other methods enough for about 200 steps and at
-            least 15.
-        batch_size: examples per step; by default a share of all, between 16 and 320.
-        learning_rate: of stochastic gradient descent with momentum; by default 0.15 for ``unflip``, for other methods
-            0.03, or 0.01 from 2,000 examples.
-        val_fraction: fraction of the examples held out from training, stratified by label; by default none for
-            ``unflip``, whose scores are out-of-sample by cross-fitting, and 0.1 for other methods. At the end these
-            labels are scored and corrected like all others.
-        settings: further settings by dotted key, as for ``--set``: ``{"unflip.members": 4}``.
-        unlabeled: what stands for no label in y, such as -1; `unflip` and `dividemix` train on their own predictions
-            of these examples, other methods do not.
+        method: the training method; see ``unflip list methods``.
+        hidden: number of units in each hidden layer, or in the only one; by default one layer of 64 units, 128 with
+            2,000 examples or more, and 256 with 10,000 or more (for methods other than ``unflip``, with 2,000 or more).
+        epochs: passes over the data; by default 10 for ``unflip``; for other methods, enough for about 200 steps, but
+            at least 15.
+        batch_size: number of examples per step; by default a share of all examples, between 16 and 320.
+        learning_rate: learning rate of stochastic gradient descent with momentum; by default 0.15 for ``unflip``; for
+            other methods 0.03, or 0.01 with 2,000 examples or more.
+        val_fraction: fraction of the examples held out for validation, stratified by label; by default 0 for
+            ``unflip``, which scores labels out-of-sample by cross-fitting, and 0.1 for other methods. After training,
+            the labels of these examples are scored and corrected like all others.
+        settings: any other settings by dotted key, as for ``--set``, such as ``{"unflip.members": 4}``.
+        unlabeled: value in y that means no label, such as -1. The methods ``unflip`` and ``dividemix`` also train on
+            examples without a label, with their own predictions as targets.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``mps``.
-        random_state: an integer makes the fit reproducible.
+        random_state: random seed; with an integer, the fit is reproducible.
 
     Attributes:
         classes_: the distinct labels, sorted.
-        labels_: (n,) the labels of the training examples after correction; the suggested one where there was none.
-        label_quality_: (n,) probability that each *given* label is correct; NaN if unknown.
-        label_log_odds_: (n,) the same as log-odds, to sort by; NaN also for trusted labels.
-        suggested_labels_: (n,) the corrected label; without a correction, ``unflip`` keeps the given one and other
-            methods suggest the most likely class.
-        label_issues_: (n,) whether a given label is a label issue: another one is suggested.
-        noise_rate_: the estimated fraction of wrong labels among those that are scored and not trusted; NaN if none is.
-        noise_rate_interval_: the range in which the fraction of wrong labels is expected, 93 % of the time; feature-
-            dependent noise that looks like ambiguous examples may exceed it.
+        labels_: (n,) labels of the training examples after correction; examples without a label get the suggested one.
+        label_quality_: (n,) probability that each *given* label is right; NaN if unknown.
+        label_log_odds_: (n,) log-odds of this probability, for sorting; also NaN for trusted labels.
+        suggested_labels_: (n,) the corrected label. If a label was not corrected, ``unflip`` suggests the given label,
+            and other methods suggest the most likely class.
+        label_issues_: (n,) whether the given label is a label issue, that is, whether another label is suggested.
+        noise_rate_: estimated fraction of wrong labels among all labels that are scored and not trusted; NaN if there
+            are none.
+        noise_rate_interval_: 93% interval for this fraction. The true fraction may be higher if the noise depends on
+            the features and wrong labels look like ambiguous examples.
         transition_: (k, k) estimated P(given label j | true class i) in row i, column j; each row sums to one.
-        annotators_: a table of the annotators, see ``annotators.csv`` of a run; None with one label per example.
+        annotators_: table of the annotators, as in the ``annotators.csv`` of a run; None if there is one label per
+            example.
         n_features_in_: number of columns of X.
-        encoding_: how a data frame or texts become features; None where X holds numbers without gaps.
+        encoding_: how a data frame or texts become features; None if X is an array without missing values.
 
     Examples:
         >>> from sklearn.datasets import load_iris
@@ -137,14 +139,16 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         groups: ArrayLike | None = None,
         trusted: ArrayLike | None = None,
     ) -> Self:
-        """Fit to the examples X and their labels y (n,), numbers or names, or annotations y (n, annotators).
+        """Fit the model to the examples X and their labels y (n,), which are numbers or names.
 
-        Annotations are labels by several people: an array or a data frame with gaps, NaN or None.
+        If several people labeled the examples, y holds their annotations (n, annotators), an array or a data frame in
+        which NaN or None means no label.
 
-        X holds numbers (n, columns), also sparse and with gaps (NaN), or is a data frame, an Arrow table or a data set
-        of Hugging Face whose columns may also hold categories, dates and texts, or is a list of texts.
-        ``groups`` (n,) names the group of each example, for instance of near-duplicates: a group is never split between
-        training and validation. ``trusted`` (n,) is a mask of labels known to be correct; they are never changed.
+        X is an array of numbers (n, columns), which may be sparse or contain NaN; a data frame, Arrow table or Hugging
+        Face data set, whose columns may also hold categories, dates and texts; or a list of texts. ``groups`` (n,)
+        holds the group of each example, such as a set of near-duplicates. A group is never split between folds, or
+        between training and validation. ``trusted`` (n,) is a mask of labels that are known to be right. They are never
+        changed.
         """
         X = unmasked(X)
         cells = as_table(X)
@@ -358,23 +362,25 @@ def find_label_errors(
     trusted: ArrayLike | None = None,
     **parameters: Any,
 ) -> Result | Scores:
-    """Find label issues, without other checks and without a report; return what `unflip.clean` returns.
+    """Find label issues in the same way as `unflip.clean`, but run no other checks and write no report.
 
-    ``.ranked`` of the result has all labels, lowest quality first, with the columns ``index`` (row in ``features``),
-    ``given_label``, ``suggested_label`` (the most likely one), ``label_quality`` (the probability that the given label
-    is right, null where it is unknown), ``is_label_issue`` (whether another label is suggested) and ``wrong_so_far``
-    (the expected number of wrong labels among this row and those before it). ``.issues`` has the label issues alone.
+    The result's ``.ranked`` has one row per label, lowest quality first, with the columns ``index`` (row in
+    ``features``), ``given_label``, ``suggested_label``, ``label_quality`` (probability that the given label is right,
+    null if unknown), ``is_label_issue`` (whether another label is suggested) and ``wrong_so_far`` (expected number of
+    wrong labels up to and including this row). ``.issues`` has only the label issues.
 
-    ``features`` are what ``UnflipClassifier.fit`` takes. Instead of them, ``pred_probs`` (n, k) may be the class
-    probabilities of your own model, each row by one that was *not* trained on its label, as ``cross_val_predict``
-    gives them; columns follow the sorted classes, or are named by them in a data frame. Nothing is trained then, and
-    the result has no run: no ``.review()``, ``.apply()`` and ``.report()``.
+    ``features`` can be anything that ``UnflipClassifier.fit`` takes as X. Instead of features, you can pass
+    ``pred_probs`` (n, k), the class probabilities that your own model predicts for examples it was *not* trained on,
+    as ``cross_val_predict`` returns them. The columns are in the order of the sorted classes, or, in a data frame, have
+    the names of the classes. unflip then trains nothing, and the result has no ``.review()``, ``.apply()`` or
+    ``.report()``, because there is no run.
 
-    ``annotations`` in place of labels are those of several people: (n, annotators) with gaps, or a data frame with the
-    columns ``index``, ``annotator`` and ``label``. The given label is then that of the majority.
+    Instead of ``labels``, you can pass ``annotations``, the labels of several people: an array (n, annotators) with
+    missing values, or a data frame with the columns ``index``, ``annotator`` and ``label``. The given label is then
+    the majority vote.
 
-    ``out`` is the run folder, by default a new temporary folder, which is not removed. ``groups`` and ``trusted`` (n,)
-    are those of ``UnflipClassifier.fit``, further ``parameters`` those of ``UnflipClassifier``, which it trains.
+    ``out`` is the run folder, by default a new temporary folder, which is not deleted. ``groups`` and ``trusted`` (n,)
+    are passed to ``UnflipClassifier.fit``, and all other ``parameters`` to ``UnflipClassifier``.
 
         >>> from sklearn.datasets import load_iris
         >>> X, y = load_iris(return_X_y=True)

@@ -10,7 +10,10 @@ from unflip.errors import ConfigError, unknown
 
 
 class Options(BaseModel):
-    """Options of one part, a section of ``config.toml``: frozen, without unknown keys, documented by docstrings."""
+    """Base class for the options of one section of ``config.toml``.
+
+    Options are frozen, unknown keys are errors, and each field is documented by its docstring.
+    """
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, defer_build=True

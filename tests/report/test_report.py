@@ -496,7 +496,7 @@ def test_cells_that_kept_only_results_can_be_compared(run: Run, plain: Run, tmp_
         (["RUN", "--out", "a.pdf"], "--out a.pdf: cannot write '.pdf'; use .html or .htm"),
         (["RUN", "--out", "no/a.html"], "--out no/a.html: the folder no does not exist"),
         (["RUN", "PLAIN", "--data", "digits"], "--out and --data are for the report of a single run"),
-        ([], "Missing argument 'RUN...'"),
+        ([], "Missing argument 'RUN'"),
     ],
 )
 def test_a_wrong_argument_is_one_line(

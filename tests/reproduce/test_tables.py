@@ -63,7 +63,7 @@ def test_one_seed_has_no_deviation_and_says_so() -> None:
     assert comparison.rows[0].ours["gce"] == Number(Decimal("80.00"), None, None, 1)
     text = render(comparison)
     assert "80.00 (1)" in text
-    assert "(n): over n seeds, fewer than 3." in text
+    assert "(n): mean over n seeds, fewer than 3." in text
 
 
 def test_missing_cells_are_shown_as_missing() -> None:

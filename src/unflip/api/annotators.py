@@ -32,16 +32,17 @@ def annotators(
     classes: Sequence[str] = (),
     force: bool = False,
 ) -> Result:
-    """Estimate true classes and the reliability of annotators from their labels alone (Dawid and Skene 1979).
+    """Estimate true classes, and how reliable each annotator is, from their labels alone (Dawid and Skene 1979).
 
-    Where there are images, texts or features as well, use ``clean(..., annotations=...)``: it knows more.
+    If you have images, texts or features, use ``clean(..., annotations=...)`` instead, which also learns from them.
 
     Args:
-        data: a file with a row per label (columns ``index``, ``path`` or ``id``; ``annotator``; ``label``), an export
-            of Label Studio or Argilla (.json), a table with ``annotator_columns``; or a data frame or an array.
-        out: the run folder; by default a new temporary folder, which is not removed.
-        annotator_columns: of a table with a row per example: the column of each annotator, empty where one gave none.
-        classes: names of the classes, in order; by default those that occur.
+        data: a file with one row per label (columns ``index``, ``path`` or ``id``; ``annotator``; ``label``), an export
+            from Label Studio or Argilla (.json), a table with ``annotator_columns``, a data frame or an array.
+        out: the run folder; by default a new temporary folder, which is not deleted.
+        annotator_columns: for a table with one row per example, the label column of each annotator; a cell is empty if
+            the annotator gave no label.
+        classes: class names in order; by default the classes that occur in the labels.
         force: replace the run in ``out``.
     """
     columns = check_section(DataOptions, {"path": "", "annotator_columns": annotator_columns}).annotator_columns

@@ -40,18 +40,18 @@ class Applied(NamedTuple):
     """Corrected data."""
 
     data: Any
-    """The file or folder that was written; or the corrected object, for data in memory."""
+    """The file or folder that was written, or the corrected copy of data in memory."""
     changes: pa.Table
-    """``index``, ``path`` or ``id``, ``given_label``, ``label``, ``decision`` (``label`` or ``remove``), ``reason``,
-    ``label_quality`` and ``digest`` of every change; written as changes.csv."""
+    """One row per change, with the columns ``index``, ``path`` or ``id``, ``given_label``, ``label``, ``decision``
+    (``label`` or ``remove``), ``reason``, ``label_quality`` and ``digest``; also written as changes.csv."""
     relabeled: int
     """Number of labels that changed."""
     dropped: int
     """Number of examples that were dropped."""
     missing: int
-    """Number of the run's changes that concern no example of the data, as after applying them before."""
+    """Number of the run's changes for which the data has no example, for example because they were applied before."""
     listed: Path | None = None
-    """The file of the changes, if one was written."""
+    """The file that lists the changes, if one was written."""
 
 
 def apply(
@@ -63,19 +63,20 @@ def apply(
     force: bool = False,
     **options: Any,
 ) -> Applied:
-    """Write a run's data with corrected labels; the original is never changed.
+    """Write a corrected copy of the data of a run; the original data is never changed.
 
-    Decisions of a review come first: chosen labels, and removed examples, which are dropped. Other label issues get the
-    suggested label. Examples are found by path, id or content, so that the data may have grown or been reordered.
+    Review decisions take precedence: chosen labels are set, and removed examples are dropped. All other label issues
+    get the suggested label. Examples are matched by path, id or content, so the data may have grown or been reordered.
 
     Args:
         run: a finished run, or its folder.
-        out: the file to write, in the format of the data: .csv, .parquet, .jsonl or .npz; or a new folder, for folders
-            of classes and data sets of Hugging Face. Not needed for data in memory.
-        data: where the data is now, by default where it was; or the data itself, a data frame, an Arrow table, a data
-            set of Hugging Face or a pair of examples and labels. Then its corrected copy is returned.
-        label_column: of data in memory; by default ``label``.
-        force: replace what an earlier call has written.
+        out: the file to write, in the format of the data (.csv, .parquet, .jsonl or .npz), or a new folder for class
+            folders and Hugging Face data sets. Not needed for data in memory.
+        data: the current location of the data, if it has moved; or the data itself, which is a data frame, an Arrow
+            table, a Hugging Face data set, or a pair of examples and labels. In this case, a corrected copy is
+            returned.
+        label_column: label column of data in memory; by default ``label``.
+        force: replace the output of an earlier call.
         options: see ``unflip.api.options.ApplyOptions`` and ``unflip apply --help``.
     """
     run, chosen = finished_run(Path(run)) if isinstance(run, str | Path) else run, check_section(ApplyOptions, options)

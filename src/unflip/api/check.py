@@ -35,10 +35,10 @@ _LISTED = 20  # classes that an error lists
 
 @dataclass(frozen=True)
 class CheckResult(Result):
-    """Scored labels, with the lists and the report of a run, and the limit that they are held against.
+    """The result of a check: scored labels, lists of issues and a report, as for any run, and the limit.
 
     Attributes:
-        limit: the largest allowed fraction of wrong labels; None without one.
+        limit: the maximum fraction of wrong labels; None without a limit.
     """
 
     limit: float | None = None
@@ -50,7 +50,7 @@ class CheckResult(Result):
 
     @property
     def passed(self) -> bool:
-        """Whether the limit is kept."""
+        """Whether the fraction of wrong labels is within the limit."""
         return self.limit is None or self.wrong <= self.limit
 
 
@@ -68,16 +68,16 @@ def check(
     force: bool = False,
     track: Track = untracked,
 ) -> CheckResult:
-    """Score the given labels of new or held-out data with a trained run.
+    """Score the given labels of new or held-out data with the model of a run.
 
     Args:
         run: a finished run, or its folder.
-        data: labeled data of the kind that the run was trained on: a path, a data frame, or a pair of examples and
-            labels; a split `test` is not used.
-        out: a folder for the scores, the list of label issues and the report; by default a new temporary folder.
-        max_wrong: the largest fraction of wrong labels, such as 0.02 or ``"2%"``.
-        baseline: another run or check: ``max_wrong`` then limits how far its fraction is exceeded.
-        label_column: by default that of the run.
+        data: labeled data of the same kind as in training: a path, a data frame, or a pair of examples and labels. A
+            split ``test`` is not used.
+        out: the folder for the scores, the list of label issues and the report; by default a new temporary folder.
+        max_wrong: the maximum fraction of wrong labels, such as 0.02 or ``"2%"``.
+        baseline: another run or check, whose fraction of wrong labels is added to ``max_wrong``.
+        label_column: the label column; by default that of the run.
         skip_broken: skip images that cannot be read.
         weights: the weights file of the backbone, if it has moved.
         device: ``auto`` (a GPU if available), ``cpu``, ``cuda`` or ``mps``.

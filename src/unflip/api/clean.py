@@ -204,22 +204,24 @@ def clean(
     force: bool = False,
     **options: Any,
 ) -> Result:
-    """Find label issues and other issues; write a run folder with the lists and a report.
+    """Find label issues and other issues, and write a run folder with lists of issues and a report.
 
-    Same as ``unflip clean``. Images are embedded first; the features are cached in ``out`` as ``embedded.npz``.
+    This is the same as ``unflip clean``. Images are first turned into features, which are saved in ``out`` as
+    ``embedded.npz``.
 
     Args:
-        data: a path to images, texts, a table or feature arrays, see ``unflip clean --help``; or a data frame (pandas,
-            polars, Arrow) with a column ``label``, a data set of Hugging Face, or, with ``labels=...`` (n,), a data
-            frame, numbers (n, columns), texts, PIL images or paths of images. These are written to ``out`` first.
-            ``annotations=...`` in place of labels are those of several people: an array or a data frame (n, annotators)
-            with gaps, or a data frame with the columns ``index``, ``annotator`` and ``label``.
-        out: the run folder; by default a new temporary folder, which is not removed.
-        method: the training method; see ``unflip list methods``. Default: ``unflip``.
-        epochs: passes over the data; chosen by the number of examples by default.
+        data: a path to images, texts, a table or feature arrays (see ``unflip clean --help``), or data in memory: a
+            data frame (pandas, polars, Arrow) with a column ``label``, or a Hugging Face data set. With ``labels=...``
+            (n,), it can also be a data frame without labels, an array of numbers (n, columns), or a list of texts, PIL
+            images or image paths. Data in memory is copied to ``out``. For labels from several people, pass
+            ``annotations=...`` instead of labels: an array or a data frame (n, annotators) with missing values, or a
+            data frame with the columns ``index``, ``annotator`` and ``label``.
+        out: the run folder; by default a new temporary folder, which is not deleted.
+        method: the training method, by default ``unflip``; see ``unflip list methods``.
+        epochs: passes over the data; the default depends on the number of examples.
         seed: random seed.
-        force: replace the run in ``out``, but keep its features and the decisions of its review: it is trained with
-            these, unless ``reviewed`` names others.
+        force: replace the run in ``out``, but keep its image features and review decisions. The new run is trained with
+            these decisions unless you pass others as ``reviewed``.
         options: see ``unflip.api.options.CLEAN`` and ``unflip clean --help``.
 
     Returns:

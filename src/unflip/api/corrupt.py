@@ -28,7 +28,7 @@ from unflip.runs.options import Common, Execution
 
 @dataclass(frozen=True)
 class CorruptResult:
-    """Noisy labels: where they and their record were written, and the share of labels that are wrong."""
+    """The files with the noisy labels and with the record of how they were made, and the share of wrong labels."""
 
     labels: Path
     record: Path
@@ -45,16 +45,16 @@ def corrupt(
     force: bool = False,
     **options: Any,
 ) -> CorruptResult:
-    """Add label noise by a recipe; write the labels, and a record of how they were made (.json).
+    """Add label noise by a recipe, and write the noisy labels with a record of how they were made (.json).
 
     Args:
         data: feature arrays with clean ``train_labels``, images, or the name of a built-in data set.
-        noise: the recipe, such as ``pmd1:0.35 + sym:0.30``; docs/noise.md lists its steps.
-        out: the labels: .npy or .csv. The record is written next to it.
-        save_posterior: write the class probabilities that a pmd step used to this .npy.
+        noise: the recipe, such as ``pmd1:0.35 + sym:0.30``; docs/noise.md lists all steps.
+        out: the .npy or .csv file for the labels. The record is written next to it.
+        save_posterior: an .npy file for the class probabilities that a pmd step used.
         seed: random seed.
         force: overwrite existing files.
-        options: those of ``unflip.api.options.CORRUPT``; ``unflip corrupt --help`` describes them.
+        options: see ``unflip.api.options.CORRUPT`` and ``unflip corrupt --help``.
     """
     recipe, out = parse(noise), Path(out)
     record = out.with_suffix(".json")

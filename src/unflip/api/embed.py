@@ -56,11 +56,11 @@ class EmbedResult:
 
     Attributes:
         path: the file.
-        features: the data set of features.
+        features: the features as a data set.
         examples: the raw examples of each split.
-        reused: whether the features were already there.
-        seconds: duration.
-        how: the encoding, line by line.
+        reused: whether the file already had these features.
+        seconds: duration in seconds.
+        how: description of the encoding, line by line.
     """
 
     path: Path
@@ -87,16 +87,16 @@ class EmbedResult:
 
 
 def embed(data: str | Path, out: str | Path, *, force: bool = False, **options: Any) -> EmbedResult:
-    """Write the features of a data set of images to ``out``, as ``unflip embed`` does.
+    """Compute the features of images and write them to ``out``, as ``unflip embed`` does.
 
-    Labels, class names, ids, splits and the encoder are saved with the features. An interrupted call is resumed; if
-    ``out`` already has the features of these images, only the labels are updated.
+    Labels, class names, ids, splits and the encoder are saved with the features. If a call is interrupted, the next one
+    resumes it. If ``out`` already has the features of these images, only the labels are updated.
 
     Args:
-        data: images, as ``unflip embed --help`` lists them.
-        out: an .npz file in an existing folder.
-        force: replace other features at ``out``.
-        options: those of ``unflip.api.options.EMBED``, as in ``unflip embed --help``.
+        data: images in one of the formats that ``unflip embed --help`` lists.
+        out: the .npz file to write, in an existing folder.
+        force: replace the features of other images in ``out``.
+        options: see ``unflip.api.options.EMBED`` and ``unflip embed --help``.
     """
     out = Path(out)
     check_output(out, (".npz",), force=True, inputs=[data])

@@ -29,7 +29,7 @@ class SourceOptions(Options):
     settings: tuple[str, ...] | dict[str, Any] = ()
     """Any setting as key=value, such as optimizer.lr=0.02; overrides the file."""
     from_scratch: bool = False
-    """Train a pretrained --network from random weights instead."""
+    """Start a pretrained --network from random weights instead of its published ones."""
 
 
 class EmbeddingOptions(Options):
@@ -38,9 +38,9 @@ class EmbeddingOptions(Options):
     backbone: str = BACKBONE
     """Pretrained network that embeds images: see `unflip list backbones`."""
     weights: str | None = None
-    """Weights file of the backbone, .safetensors or .pth."""
+    """File with the weights of the backbone, .safetensors or .pth."""
     batch_size: PositiveInt | None = None
-    """Images per batch."""
+    """Number of images per batch."""
 
 
 class AuditOptions(Options):
@@ -54,19 +54,20 @@ class ApplyOptions(Options):
     """Which labels are corrected, and how."""
 
     labels: Any = None
-    """Table (index or path, label) of labels to apply instead of the run's, .csv, .parquet or .jsonl."""
+    """Table (.csv, .parquet, .jsonl; index or path, label) of labels to apply instead of those of the run."""
     only: Literal["reviewed"] | None = None
     """`reviewed`: apply only review decisions."""
     min_confidence: float | None = Field(None, ge=0.0, le=1.0)
-    """Change a label that was not reviewed only if it is wrong with this probability (1 - label_quality) or more."""
+    """Change a label that was not reviewed only if its probability of being wrong (1 - label_quality) is at least
+    this."""
     fill_above: float | None = Field(None, ge=0.0, le=1.0)
-    """Give examples without a label the suggested label if it has this probability or more."""
+    """Give examples without a label the suggested label if its probability is at least this."""
     drop: Literal["label-issues"] | None = None
     """`label-issues`: drop label issues instead of changing their labels."""
     keep_given_as: str | None = None
-    """Tables and arrays: a new column for the given labels."""
+    """Tables and arrays: name of a new column for the given labels."""
     copy_files: bool = False
-    """Folders of classes: copy files instead of linking them."""
+    """Class folders: copy files instead of linking them."""
 
 
 SECTIONS: dict[str, type[Options]] = {

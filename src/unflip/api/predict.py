@@ -37,17 +37,17 @@ _MAX_COLUMNS = 10  # column names in an error
 
 @dataclass(frozen=True)
 class Prediction:
-    """Class probabilities (n, k) of n examples, with the names of examples and classes."""
+    """Class probabilities (n, k) of n examples, with the ids of the examples and the class names."""
 
     ids: list[str]
     probs: Tensor
     class_names: list[str]
     skipped: tuple[Skipped, ...] = ()
-    """Broken images, without a prediction."""
+    """Images that could not be read and have no prediction."""
     remarks: tuple[str, ...] = ()
-    """Differences from the training examples: unknown categories, missing values."""
+    """Messages about unknown categories and missing values in the new examples."""
     given: Array | None = None
-    """The labels of the data itself (n,), if it has any."""
+    """The labels (n,) in the data, if it has any."""
 
     @property
     def labels(self) -> Tensor:
@@ -55,7 +55,7 @@ class Prediction:
         return self.probs.argmax(1)
 
     def table(self) -> pa.Table:
-        """Return the columns ``id``, ``label``, ``probability`` and one probability per class, ``p_CLASS``."""
+        """Return a table with the columns ``id``, ``label``, ``probability`` and, for each class, ``p_CLASS``."""
         best, labels = self.probs.max(1)
         columns = {
             "id": pa.array(self.ids),
@@ -76,20 +76,20 @@ def predict(
     device: str = "auto",
     track: Track = untracked,
 ) -> Prediction:
-    """Predict classes with a run's model; the data is encoded as in training.
+    """Predict classes with the model of a run, which encodes the data as in training.
 
     Args:
         run: a finished run, or its folder.
-        data: what training takes, without labels: a path, a data frame, an array, images. Images are resized as in
-            training; columns of a table are found by name.
-        part: one of the data's sets; by default the first test set, else ``train``.
+        data: new examples of the same kind as in training, such as a path, a data frame, an array or images; labels are
+            not needed. Images are resized as in training, and the columns of tables are matched by name.
+        part: the split to predict; by default the first test set, or ``train`` if there is none.
         skip_broken: skip images that cannot be read.
         weights: the weights file of the backbone, if it has moved.
         device: ``auto`` (a GPU if available), ``cpu``, ``cuda`` or ``mps``.
         track: progress callback.
 
     Returns:
-        Probabilities (n, k) with ids and class names.
+        The probabilities (n, k), with ids and class names.
     """
     trained = as_run(run)
     if (memory := memory_for(trained, data)) is not None:

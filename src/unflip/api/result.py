@@ -29,44 +29,44 @@ class Result(Run):
 
     Attributes:
         folder: the run folder.
-        memory: the data, if it came as an object.
+        memory: the data, if it was passed in memory.
     """
 
     memory: InMemory | None = field(default=None, repr=False, compare=False)
 
     @property
     def issues(self) -> Any:
-        """All issues: label issues, lowest quality first, then those that checks found.
+        """All issues: label issues, lowest quality first, followed by the issues that checks found.
 
-        A row has ``index``, ``path`` or ``id``, ``issue`` (``label_issue``, ``outlier``, ...), ``given_label``,
-        ``suggested_label``, ``label_quality``, ``score`` and ``reason``. The frame is of the kind that the data came
-        in; otherwise of pandas where it is installed, else an Arrow table.
+        The columns are ``index``, ``path`` or ``id``, ``issue`` (``label_issue``, ``outlier``, ...), ``given_label``,
+        ``suggested_label``, ``label_quality``, ``score`` and ``reason``. If the data was passed as a data frame, this
+        is a data frame of the same kind. Otherwise, it is a pandas data frame, or an Arrow table without pandas.
         """
         return as_frame(list_issues(self._own_labels(), self.other_issues()), self.memory)
 
     @property
     def ranked(self) -> Any:
-        """All labels, lowest quality first, as a frame like `issues`.
+        """All labels, lowest quality first, as a data frame of the same kind as `issues`.
 
-        A row has ``index``, ``given_label``, ``suggested_label``, ``label_quality``, ``is_label_issue`` and
-        ``wrong_so_far``, the expected number of wrong labels up to this row.
+        The columns are ``index``, ``given_label``, ``suggested_label``, ``label_quality``, ``is_label_issue`` and
+        ``wrong_so_far``, the expected number of wrong labels up to and including this row.
         """
         return as_frame(rank_labels(self._own_labels()), self.memory)
 
     @property
     def unlabeled(self) -> Any:
-        """The examples without a label, with the suggested one and its probability; as a frame like `issues`."""
+        """The examples without a label, with the suggested label and its probability, as a data frame."""
         return as_frame(list_unlabeled(self.labels(), "id", {}), self.memory)
 
     @property
     def annotators(self) -> Any:
-        """A row per annotator, the least accurate first, as a frame like `issues`; None with one label per example."""
+        """One row per annotator, the least accurate first, as a data frame; None if there is one label per example."""
         table = self.annotator_table(layout.ANNOTATORS)
         return None if table is None else as_frame(table, self.memory)
 
     @property
     def ask_next(self) -> Any:
-        """The examples for which one more label helps most, with the annotator to ask; None without annotators."""
+        """The examples for which one more label helps most, and the annotator to ask; None without annotators."""
         table = self.annotator_table(layout.ASK_NEXT)
         return None if table is None else as_frame(table, self.memory)
 
@@ -83,17 +83,19 @@ class Result(Run):
         return table
 
     def summary(self) -> str:
-        """Return how many labels are wrong, which issues there are, and where the run is."""
+        """Return a text that states how many labels are wrong, which other issues were found, and the run folder."""
         lines = [f"{self.result['data']}: {self.label_summary}" if self.memory is None else str(self.label_summary)]
         others = self.result["other_issues"] or {}
         lines += [f"  {name.replace('_', ' ')}: {count:,}" for name, count in others.items() if count]
         return "\n".join([*lines, f"Run: {self.folder}"])
 
     def review(self, *, data: str | Path | None = None, port: int = 0, browser: bool = True) -> int:
-        """Serve the review page until Ctrl-C or the notebook's stop button; return the number of reviewed examples.
+        """Serve the review page until you stop it, and return the number of reviewed examples.
+
+        To stop it, press Ctrl-C, or use the stop button of the notebook.
 
         Args:
-            data: where the data is now, if it has moved.
+            data: the current location of the data, if it has moved.
             port: the port to listen on; 0 picks a free one.
             browser: open the page in a browser.
         """
@@ -108,26 +110,26 @@ class Result(Run):
         return review(self.folder, data=None if data is None else str(data), port=port, on_ready=on_ready)
 
     def apply(self, out: str | Path | None = None, *, data: Any = None, **options: Any) -> Applied:
-        """Correct the labels of the data; see `unflip.apply`. Data in memory is returned, corrected."""
+        """Write a corrected copy of the data, or return it if the data is in memory; see `unflip.apply`."""
         return apply(self, out, data=self.memory if data is None and self.memory is not None else data, **options)
 
     def labels_for(self, dataset: Any, *, label_column: str | None = None, **options: Any) -> Array:
         """Return corrected labels in the order and with the class numbers of a data set.
 
         Args:
-            dataset: a PyTorch data set with ``samples`` or ``targets``, as those of torchvision, a ``TensorDataset``,
-                or a ``Subset`` of one; a data set of Hugging Face; a data frame or an Arrow table; a pair of examples
-                and labels.
-            label_column: of frames and Hugging Face data sets; by default that of the run.
+            dataset: a PyTorch data set with ``samples`` or ``targets``, such as those of torchvision; a
+                ``TensorDataset``; a ``Subset`` of either; a Hugging Face data set; a data frame or an Arrow table; or a
+                pair of examples and labels.
+            label_column: the label column of a data frame or Hugging Face data set; by default that of the run.
             options: which labels are corrected; see ``unflip.api.options.ApplyOptions``.
 
         Returns:
-            Labels (n,) as the data set has them; -1, or None for names, where an example is to be dropped.
+            The labels (n,), as the class numbers or names of the data set. Examples to drop have the label -1, or None.
         """
         return labels_for(self, dataset, label_column=label_column, **options)
 
     def report(self, path: str | Path | None = None, *, force: bool = False) -> Path:
-        """Write the HTML report, by default ``report.html`` in the run folder; return its path."""
+        """Write the HTML report, by default to ``report.html`` in the run folder, and return its path."""
         return report(self.folder, None if path is None else Path(path), force=force)
 
     def _repr_html_(self) -> str:
@@ -136,11 +138,11 @@ class Result(Run):
 
 @dataclass(frozen=True)
 class Scores:
-    """Labels scored by the probabilities of a model of your own: no run, and no data to show.
+    """Labels scored with the probabilities of your own model, without a run or data.
 
     Attributes:
-        table: a row for each label, in order; see ``unflip.runs.labels.label_table``.
-        label_summary: how many labels are wrong or doubtful.
+        table: one row per label, in order; see ``unflip.runs.labels.label_table``.
+        label_summary: how many labels are wrong, and how many are worth a look.
         memory: the probabilities.
     """
 
@@ -159,7 +161,7 @@ class Scores:
         return as_frame(rank_labels(self.table), self.memory)
 
     def summary(self) -> str:
-        """Return how many labels are wrong."""
+        """Return a text that states how many labels are wrong."""
         return str(self.label_summary)
 
     def _repr_html_(self) -> str:
@@ -188,7 +190,7 @@ def _cell(value: Any) -> str:
 
 
 def load(folder: str | Path) -> Result:
-    """Open the run in a folder.
+    """Open a finished run.
 
     >>> load("nowhere")
     Traceback (most recent call last):

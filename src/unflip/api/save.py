@@ -36,19 +36,20 @@ _GIVEN, _SUGGESTED, _QUALITY, _FLAGS = "given_label", "suggested_label", "label_
 
 
 def save(labels: Any, data: Any, out: str | Path | None = None, *, force: bool = False, **options: Any) -> Result:
-    """Write labels that your own code has corrected as a run folder, which has no model; nothing is trained.
+    """Write labels that your own code has corrected to a run folder. Nothing is trained, and the run has no model.
 
-    The review page, ``apply``, ``report`` and ``export`` work with it as with any run.
+    The review page, ``apply``, ``report`` and ``export`` accept this run like any other.
 
     Args:
         labels: ``LabelCorrection.to_frame()``, ``find_label_errors(...).ranked``, or any data frame or file (.csv,
-            .parquet, .jsonl) with the columns ``given_label`` and ``suggested_label`` (or ``label``): names of classes,
-            or their numbers in the order of the data's classes. ``index``, ``path`` or ``id`` name the example of a
-            row; without them, there is one row per example. ``label_quality``, ``reviewed`` and ``out_of_sample`` are
-            optional. Examples without a row keep their labels.
-        data: the data with its given labels: a path, or what ``clean`` takes in memory.
-        out: the run folder; by default a new temporary folder, which is not removed.
-        force: replace the run in ``out``; decisions of its review are kept.
+            .parquet, .jsonl) with the columns ``given_label`` and ``suggested_label`` (or ``label``). Labels are class
+            names, or class numbers in the order of the data's classes. The column ``index``, ``path`` or ``id``
+            identifies the example of each row, and examples without a row keep their labels. Without such a column,
+            there must be one row per example. The columns ``label_quality``, ``reviewed`` and ``out_of_sample`` are
+            optional.
+        data: the data with its given labels: a path, or data in memory as for ``clean``.
+        out: the run folder; by default a new temporary folder, which is not deleted.
+        force: replace the run in ``out``, but keep its review decisions.
         options: ``label_column``, ``ignore`` and ``classes``, as for ``clean``.
     """
     memory, run = take_memory(data, options), as_run(out)

@@ -38,23 +38,23 @@ def train(
     force: bool = False,
     **options: Any,
 ) -> Result:
-    """Train on data with noisy labels; write a run folder with a report, and return it.
+    """Train on data with noisy labels, and write a run folder with a report.
 
-    Same as ``unflip train``, with the same options and defaults. Errors are ``unflip.errors.UnflipError``. Ctrl-C and
-    SIGTERM save a checkpoint and raise ``unflip.errors.Stopped``.
+    This is the same as ``unflip train``, with the same options and defaults. Errors are ``unflip.errors.UnflipError``.
+    Ctrl-C and SIGTERM save a checkpoint and raise ``unflip.errors.Stopped``.
 
     Args:
-        data: a path, the name of a built-in data set, or data in memory as for `unflip.clean`, which is written
-            to the run folder first. May be None with ``resume``.
+        data: a path, the name of a built-in data set, or data in memory as for `unflip.clean`, which is copied to the
+            run folder. It may be None with ``resume``.
         out: the run folder.
         method: the training method; see ``unflip list methods``.
         epochs: passes over the data.
         seed: random seed.
         resume: resume the run in ``out``.
         force: replace the run in ``out``.
-        options: see ``unflip.api.options.TRAIN`` and ``unflip train --help``. ``settings`` is what ``--set`` takes:
-            ``"key=value"`` strings, or a mapping from dotted keys to values. Precedence: options, ``settings``,
-            ``config``, ``preset``, defaults.
+        options: see ``unflip.api.options.TRAIN`` and ``unflip train --help``. ``settings`` corresponds to ``--set``: a
+            list of ``"key=value"`` strings, or a mapping from dotted keys to values. Other options take precedence over
+            ``settings``, followed by ``config``, ``preset`` and the defaults.
 
     Returns:
         The finished run.

@@ -23,7 +23,7 @@ _CALIBRATED = "  Append -m or -c to any method for mean- or covariance-based cal
 
 # Where each command is, and the first sentence of its docstring, so that `unflip --help` imports none of them.
 COMMANDS = {
-    "demo": ("train", "demo", "Find wrong labels among handwritten digits, and compare methods; takes about a minute."),
+    "demo": ("train", "demo", "Find wrong labels among handwritten digits, and compare methods, in about a minute."),
     "clean": ("clean", "clean", "Find label issues in images, texts or tables."),
     "annotators": (
         "clean",
@@ -32,7 +32,7 @@ COMMANDS = {
     ),
     "review": ("finished", "review", "Review label issues in the browser."),
     "apply": ("finished", "apply", "Write your data with corrected labels; reviewed labels take precedence."),
-    "check": ("finished", "check", "Score the labels of new data with a finished run; nothing is trained."),
+    "check": ("finished", "check", "Score the labels of new data with the model of a finished run, without training."),
     "train": ("train", "train", "Train a classifier on noisy labels."),
     "predict": ("finished", "predict", "Predict classes and probabilities for new examples."),
     "report": ("finished", "report", "Write the HTML report of a run, or print a table that compares several runs."),

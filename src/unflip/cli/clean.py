@@ -39,9 +39,9 @@ def clean(
 ) -> None:
     """Find label issues in images, texts or tables.
 
-    Trains on the data and writes label_issues.csv (example, given label, suggested label, label quality; label issues
-    first, then labels that are worth a look), issues.csv (outliers, near-duplicates and more) and report.html. Images
-    are embedded first; the features are cached in --out.
+    Trains on the data, and writes label_issues.csv (label issues, followed by labels that are worth a look), issues.csv
+    (outliers, near-duplicates and more) and report.html. Images are first turned into features, which are saved in
+    --out.
 
     Example: unflip clean photos --out runs/photos
     """
@@ -74,7 +74,7 @@ def annotators(
 ) -> None:
     """Estimate the true labels, and how reliable each annotator is, from labels alone.
 
-    If you have images, texts or a table of features, use `unflip clean --annotations` instead to learn from them, too.
+    If you have images, texts or a table of features, use `unflip clean --annotations`, which also learns from them.
 
     Example: unflip annotators labels.csv --out runs/crowd
     """

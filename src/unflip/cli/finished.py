@@ -25,7 +25,7 @@ def apply(
 ) -> None:
     """Write your data with corrected labels; reviewed labels take precedence.
 
-    The original is never changed. Folders of classes are written as links. changes.csv lists every change.
+    The original data is never changed. Class folders are written as links. changes.csv lists every change.
 
     Example: unflip apply runs/photos --out photos-fixed
     """
@@ -46,15 +46,16 @@ def check(
         str | None, typer.Option(help="Maximum share of wrong labels, such as 2%; above it, the exit code is 1.")
     ] = None,
     baseline: Annotated[
-        Path | None, typer.Option(help="Run or check to whose noise rate --max-wrong is added.", metavar="RUN")
+        Path | None,
+        typer.Option(help="Run or check whose share of wrong labels is added to --max-wrong.", metavar="RUN"),
     ] = None,
     label_column: Annotated[str | None, typer.Option(help="Label column; by default that of the run.")] = None,
     force: Force = False,
     **options: Any,
 ) -> None:
-    """Score the labels of new data with a finished run; nothing is trained.
+    """Score the labels of new data with the model of a finished run, without training.
 
-    Writes the list of label issues and a report. Exit code 1 if more labels are wrong than --max-wrong allows.
+    Writes the list of label issues and a report. The exit code is 1 if more labels are wrong than --max-wrong allows.
 
     Example: unflip check runs/photos --data new-photos --max-wrong 2%
     """
@@ -107,12 +108,16 @@ def export(
     out: Annotated[Path, typer.Option(help="Output file: .csv, .parquet, .jsonl, or .json for Label Studio.")],
     form: Annotated[
         str | None,
-        typer.Option("--format", help="csv, parquet, jsonl, label-studio, argilla, fiftyone; by default from --out."),
+        typer.Option(
+            "--format", help="csv, parquet, jsonl, label-studio, argilla or fiftyone; by default inferred from --out."
+        ),
     ] = None,
     all_examples: Annotated[
         bool, typer.Option("--all", help="Label Studio, Argilla: all examples, not only label issues.")
     ] = False,
-    prefix: Annotated[str, typer.Option(help="Label Studio, Argilla: URL or folder before each image path.")] = "",
+    prefix: Annotated[
+        str, typer.Option(help="Label Studio, Argilla: URL or folder to prepend to each image path.")
+    ] = "",
     data: Moved = None,
     force: Force = False,
 ) -> None:
@@ -127,7 +132,7 @@ def export(
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.", metavar="RUN...")],
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.", metavar="RUN")],
     out: Annotated[Path | None, typer.Option(help="Report file; by default RUN/report.html.")] = None,
     data: Moved = None,
     force: Force = False,
@@ -150,13 +155,17 @@ def report(
 def review(
     run: FinishedRun,
     data: Moved = None,
-    port: Annotated[int, typer.Option(help="Port; 0 picks a free one.", min=0, max=65535)] = 0,
-    host: Annotated[str, typer.Option(help="Address; other machines cannot reach the default.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.", min=0, max=65535)] = 0,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; other machines cannot reach the default.")
+    ] = "127.0.0.1",
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
     reviewer: Annotated[str | None, typer.Option(help="Reviewer name; by default your login name.")] = None,
     order: Annotated[Order, typer.Option(help="Initial order of the examples.")] = Order.LOWEST_QUALITY,
     export: Annotated[Path | None, typer.Option(help="Write the reviewed labels to this .csv file and exit.")] = None,
-    summary: Annotated[bool, typer.Option("--summary", help="Print estimates from the sample, and exit.")] = False,
+    summary: Annotated[
+        bool, typer.Option("--summary", help="Print the estimates from the reviewed sample and exit.")
+    ] = False,
     force: Force = False,
 ) -> None:
     """Review label issues in the browser.

@@ -17,25 +17,31 @@ paper_app = typer.Typer(help="Reproduce the paper: sweeps and tables.", no_args_
 
 @paper_app.command()
 def sweep(
-    grids: Annotated[
-        list[str], typer.Argument(help="TOML files, or names from `unflip list grids`.", metavar="GRID...")
-    ],
+    grids: Annotated[list[str], typer.Argument(help="TOML files, or names from `unflip list grids`.", metavar="GRID")],
     out: Annotated[Path, typer.Option(help="Output folder; an earlier sweep there is resumed.")],
-    jobs: Annotated[int | None, typer.Option(min=1, help="Cells at a time; by default one per GPU or core.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Number of cells to run at a time; by default one per GPU or core.")
+    ] = None,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads per cell.")] = 1,
     backend: Annotated[str, typer.Option(help="local or ray.", metavar="BACKEND")] = "local",
-    address: Annotated[str | None, typer.Option(help="Ray cluster; by default one is started here.")] = None,
-    data_root: Annotated[Path, typer.Option(help="Folder to which data paths in grids are relative.")] = Path(),
+    address: Annotated[
+        str | None, typer.Option(help="Address of a Ray cluster; by default, a cluster is started on this machine.")
+    ] = None,
+    data_root: Annotated[Path, typer.Option(help="Folder that data paths in grids are relative to.")] = Path(),
     keep: Annotated[
-        str, typer.Option(help="Files to keep: all (except checkpoints) or results.", metavar="WHAT")
+        str, typer.Option(help="Files to keep: all (all files except checkpoints) or results.", metavar="WHAT")
     ] = "all",
     device: Device = "auto",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells and their state; run nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the cells and their state without running them.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run every cell of a grid: finished cells are skipped, interrupted cells are resumed.
+    """Run every cell of a grid; finished cells are skipped, and interrupted cells are resumed.
 
-    Exit code 1 if a cell failed twice. Example: unflip paper sweep smoke/digits --out sweep --jobs 2
+    The exit code is 1 if a cell failed twice.
+
+    Example: unflip paper sweep smoke/digits --out sweep --jobs 2
     """
     from rich.console import Console
 
@@ -79,13 +85,15 @@ def table(
     show: Annotated[
         str,
         typer.Option(
-            help="Test accuracy of the selected, last or best epoch (best uses the test labels); labels: correct "
-            "training labels after the last epoch; quality: ROC AUC of the label quality.",
+            help="selected, last or best: test accuracy of that epoch (best uses the test labels); labels: share of "
+            "correct training labels after the last epoch; quality: area under the ROC curve of label quality.",
             metavar="WHAT",
         ),
     ] = "selected",
     paper: Annotated[bool, typer.Option(help="Show the paper's numbers.")] = True,
-    methods: Annotated[str | None, typer.Option(help="Methods, separated by commas; default: the paper's.")] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Methods, separated by commas; by default those of the paper.")
+    ] = None,
     where: Annotated[
         list[str] | None,
         typer.Option(help="Use only results with this value, such as epochs=15; repeatable.", metavar="KEY=VALUE"),
@@ -94,6 +102,7 @@ def table(
     """Print a table of the paper next to your results, with differences and missing cells.
 
     Without --results, only the paper's table is printed. --methods all adds every method that has results.
+
     Example: unflip paper table 1 --results sweep
     """
     from unflip.reproduce.table_text import table as make_table

@@ -30,7 +30,8 @@ def embed(
 
     Labels, class names, paths, splits and the encoder are saved with the
     features. If the command is interrupted, run it again to resume.
-    Example: unflip embed photos --out features.npz, then: unflip train --data features.npz --preset features --out run
+
+    Example: unflip embed photos --out features.npz
     """
     from unflip.api.embed import embed as embed_task
 
@@ -62,8 +63,9 @@ def corrupt(
 ) -> None:
     """Add label noise to clean labels, and record the recipe.
 
-    Steps: pmd1, pmd2, pmd3 (instance-dependent, the paper's types I to III), sym, asym, asym-pairs, asym-cycle, pair
-    (each with its level, as in sym:0.3) and matrix. Later steps are applied to the result of earlier ones.
+    A recipe consists of the steps pmd1, pmd2, pmd3 (instance-dependent noise of the paper's types I to III), sym, asym,
+    asym-pairs, asym-cycle and pair, each with its level, as in sym:0.3, and matrix. They are applied in order.
+
     Example: unflip corrupt --data digits --noise "pmd1:0.35 + sym:0.30" --out labels.npy
     """
     from unflip.api.corrupt import corrupt as corrupt_task
@@ -139,7 +141,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("demo"),
     quiet: Quiet = False,
 ) -> None:
-    """Find wrong labels among handwritten digits, and compare methods; takes about a minute."""
+    """Find wrong labels among handwritten digits, and compare methods, in about a minute."""
     from unflip.api.demo import METHODS, NOISE
     from unflip.api.demo import demo as demo_task
     from unflip.reproduce.table_text import markdown_table

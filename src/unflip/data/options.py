@@ -16,8 +16,8 @@ class ImageOptions(Options):
     """How image files are read."""
 
     image_size: int | None = Field(None, ge=8, le=4096)
-    """Input size of the network in pixels; by default 224, or for images of at most 64 x 64 their own size (112 for a
-    backbone). Images up to 64 pixels are kept in memory, and larger images are read batch by batch."""
+    """Input size of the network in pixels; by default 224, or for images up to 64 x 64 their own size (112 if they are
+    embedded). Images up to 64 pixels are kept in memory, and larger images are read batch by batch."""
     image_resize: int | None = Field(None, ge=8, le=8192)
     """Length of the shorter side after scaling, before the center is cropped; by default 8/7 of `image_size`, or
     `image_size` itself for images up to 64 pixels."""
@@ -46,7 +46,7 @@ class DataOptions(ImageOptions):
     ignore: tuple[str, ...] = ()
     """Tables: columns that are not features."""
     columns: tuple[str, ...] | None = None
-    """Tables: the columns to use as features; by default all that have no other role."""
+    """Tables: the columns to use as features; by default all columns that have no other role."""
     numeric: tuple[str, ...] = ()
     """Tables: columns to read as numbers."""
     categorical: tuple[str, ...] = ()
@@ -54,31 +54,32 @@ class DataOptions(ImageOptions):
     text_column: tuple[str, ...] = ()
     """Tables: columns to read as texts."""
     text_encoder: str | None = None
-    """Text encoder: see `unflip list text-encoders`; by default wordllama if it is installed, else tfidf."""
+    """Text encoder: see `unflip list text-encoders`; by default wordllama if it is installed, or else tfidf."""
     labels: str | None = None
-    """A file of labels that replace the training labels; the data's own labels are then used for evaluation only.
-    CIFAR also takes names such as `cifar-10n:worse`, for human labels from the published file in its folder."""
+    """A file of labels that replace the training labels; the data's own labels are then used only for evaluation.
+    For CIFAR, also a name such as `cifar-10n:worse`, for the human labels in a published file."""
     annotations: str | None = None
     """Labels from several annotators: a table (index, path or id; annotator; label) or an export from Label Studio or
-    Argilla. The data's own labels are then used for evaluation only."""
+    Argilla. The data's own labels are then used only for evaluation."""
     annotator_columns: CommaSeparated = ()
     """Tables and manifests: the label columns of the annotators, such as a,b,c; a missing label is an empty cell."""
     unlabeled: str | None = None
-    """Value that means no label, such as -1, in addition to empty cells. Examples without a label get a suggestion."""
+    """Value that means no label, such as -1, in addition to empty cells. These examples get a suggested label."""
     reviewed: str | None = None
     """A table (index or path, label) of reviewed labels, which are never changed."""
     limit: PositiveInt | None = None
-    """Use only the first examples of the training set, at most this many."""
+    """Number of training examples to use, from the start of the training set; by default all."""
     per_class: PositiveInt | None = None
-    """Use only the first training examples of each given class, at most this many."""
+    """Number of training examples to use per given class, from the start of the training set; by default all."""
     classes: PositiveInt | tuple[Annotated[str, StringConstraints(strip_whitespace=True)], ...] | None = None
     """The number of classes, or their names in order; by default, the classes in the training labels."""
     ordinal: bool = False
-    """Treat classes as ordered, by number or as listed in `classes`. Confusing neighbors is then a smaller error."""
+    """Treat classes as ordered, by number or as listed in `classes`. Confusing neighboring classes is then a smaller
+    error."""
     val_fraction: float = Field(0.1, ge=0.0, lt=1.0)
-    """Share of the training examples held out for validation, stratified by given label; unused with a `val` split."""
+    """Share of the training examples held out for validation, stratified by given label; ignored with a `val` split."""
     groups: str | None = None
-    """Column, array or file of groups; examples of a group are never split between training and validation."""
+    """Column, array or file with the group of each example; a group is never split between training and validation."""
     standardize: Literal["per-feature", "global", "auto", "off"] = "per-feature"
     """Center each column and divide it by its own standard deviation (`per-feature`) or by a common one (`global`);
     `auto` chooses the one that explains the labels better. Images use a fixed mean and standard deviation per channel
@@ -97,7 +98,7 @@ class DataOptions(ImageOptions):
 
 
 class NoiseOptions(Options):
-    """Noise to add, and the other inputs that its recipe needs."""
+    """Label noise to add, and the inputs that its recipe needs."""
 
     recipe: str | None = None
     """Noise to add to the labels, in steps such as `pmd1:0.35 + sym:0.30` (see `unflip corrupt --help`)."""

@@ -21,13 +21,13 @@ methods = Registry(
         Entry("coteaching+", "two networks select examples for each other", "unflip.methods.coteaching:Coteaching"),
         Entry("lrt", "label correction by likelihood ratio (AdaCorr)", "unflip.methods.lrt:LRT"),
         Entry("plc", "progressive label correction", "unflip.methods.plc:PLC"),
-        Entry("mddc", "plc with mean-based calibration of the class Gaussians", "unflip.methods.mddc:mddc"),
-        Entry("cddc", "plc with covariance-based calibration of the class Gaussians", "unflip.methods.mddc:cddc"),
-        Entry("elr", "cross-entropy with a penalty that keeps early predictions", "unflip.methods.elr:ELR"),
+        Entry("mddc", "plc with mean-based calibration", "unflip.methods.mddc:mddc"),
+        Entry("cddc", "plc with covariance-based calibration", "unflip.methods.mddc:cddc"),
+        Entry("elr", "cross-entropy with a penalty that preserves early predictions", "unflip.methods.elr:ELR"),
         Entry("elr+", "elr with two networks, averaged weights and mixup", "unflip.methods.elr:ELRPlus"),
-        Entry("ssr", "relabels confident examples, trains where neighbors agree", "unflip.methods.ssr:SSR"),
+        Entry("ssr", "relabels confident examples, and trains where neighbors agree", "unflip.methods.ssr:SSR"),
         Entry(
-            "dividemix", "two networks split the data to train semi-supervised", "unflip.methods.dividemix:DivideMix"
+            "dividemix", "two networks split the data and train semi-supervised", "unflip.methods.dividemix:DivideMix"
         ),
         Entry("dividemix-m", "dividemix with mean-based calibration", "unflip.methods.dividemix:dividemix_m"),
         Entry("dividemix-c", "dividemix with covariance-based calibration", "unflip.methods.dividemix:dividemix_c"),

@@ -28,20 +28,20 @@ _HISTORY = {"epoch": torch.int32, **dict.fromkeys(("index", "old", "new"), torch
 
 @dataclass(frozen=True)
 class TrainContext:
-    """What a method knows about its run; no labels, given or clean.
+    """What a method knows about its run. This includes no labels.
 
     Attributes:
         num_classes: k.
-        train: rows of the label store used for training (m,); epoch outputs follow this order.
+        train: rows of the label store used for training (m,); epoch outputs are in this order.
         epochs: number of epochs.
         seed: random seed.
-        batch_size: total over all processes.
-        lr_factor: schedule, the factor on the learning rate after a (fractional) number of epochs.
+        batch_size: total batch size over all processes.
+        lr_factor: learning rate schedule: returns the factor after a (fractional) number of epochs.
         device: device of all tensors.
         has_val: whether there are validation examples.
-        of_rows: whether inputs are feature vectors, not images.
-        groups: group number of each training example (m,), in the order of ``train``; a group holds near-duplicates
-            or examples of one origin.
+        of_rows: whether inputs are feature vectors rather than images.
+        groups: group number of each training example (m,), in the order of ``train``; a group consists of
+            near-duplicates or of examples with the same origin.
         ordinal: whether classes are ordered.
         unlabeled: rows of the label store without a label (u,).
     """
@@ -66,7 +66,7 @@ class RunShape(NamedTuple):
     Attributes:
         epochs: number of epochs.
         lr: initial learning rate.
-        of_rows: whether inputs are feature vectors, not images.
+        of_rows: whether inputs are feature vectors rather than images.
     """
 
     epochs: int
@@ -81,7 +81,7 @@ class Phase:
     Attributes:
         indices: rows of the label store, each visited once in random order.
         learns: positions of the networks that are trained.
-        unlabeled: rows added to each batch without their labels, as many as the batch has, repeated as needed.
+        unlabeled: rows that are added to each batch without their labels, as many as the batch has; repeated if needed.
         views: number of augmented views of each example.
     """
 
@@ -99,10 +99,10 @@ class Batch:
         indices: rows of the label store (b,).
         views: inputs (b, ...), one tensor per view.
         labels: current labels (b,).
-        epoch: counted from 1.
-        progress: epochs done so far, including the fraction of the current one.
+        epoch: number of the epoch, from 1.
+        progress: number of epochs completed so far, including the fraction of the current one.
         seed: random seed of the step.
-        unlabeled: a batch whose labels are not used.
+        unlabeled: additional batch whose labels are not used.
     """
 
     indices: Tensor
@@ -144,7 +144,7 @@ class NetworkOutputs(NamedTuple):
 
 
 class EpochOutputs(Protocol):
-    """Outputs of the networks in an epoch, recorded or computed on demand; rows follow ``TrainContext.train``."""
+    """Outputs of the networks in an epoch, recorded or computed on demand, in the order of ``TrainContext.train``."""
 
     @property
     def phases_done(self) -> int:
@@ -161,11 +161,13 @@ class EpochOutputs(Protocol):
         """Logits (m, k), computed on demand without gradients and without storing features, which may be large."""
 
     def outputs(self, network: nn.Module, rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Logits (b, k) of any network, such as an averaged one, for rows of the label store: batch by batch, each
-        with its place among ``rows``, since all of them may take too much memory."""
+        """Logits (b, k) of any network, such as an averaged one, for ``rows`` of the label store.
+
+        To save memory, they are computed batch by batch. Each batch comes with its slice of ``rows``.
+        """
 
     def inputs(self, rows: Tensor) -> Tensor:
-        """Inputs (r, ...) of rows of the label store, without augmentation."""
+        """Inputs (r, ...) of ``rows`` of the label store, without augmentation."""
 
     def validation(self, network: int = 0) -> tuple[NetworkOutputs, Tensor] | None:
         """Outputs for the validation examples and their given labels; None if there are none."""
@@ -177,16 +179,16 @@ class EpochOutputs(Protocol):
 class LabelStore:
     """Given labels, current labels, and the history of changes; one row per training or validation example.
 
-    ``given`` holds the original labels, ``initial`` those that a run starts from: reviewed if available, else given.
-    Both are constant. ``current`` is changed only by ``change``, which records every change in order and never
-    changes a reviewed label.
+    ``given`` holds the original labels. ``initial`` holds the labels that a run starts from: reviewed labels where
+    available, and given labels otherwise. Both are constant. ``current`` is changed only by ``change``, which records
+    every change and never changes a reviewed label.
 
     Args:
         given: original labels (n,).
         num_classes: k.
         reviewed: reviewed labels (n,), -1 for examples without one.
-        weights: how many labels each reviewed label of a random sample stands for (n,), 0 for all others.
-        annotations: the labels of all annotators, if there are several; ``given`` are then those of the majority.
+        weights: number of labels that each reviewed label of a random sample represents (n,), 0 for all others.
+        annotations: the labels of all annotators, if there are several; ``given`` then holds the majority votes.
     """
 
     def __init__(
@@ -220,17 +222,17 @@ class LabelStore:
 
     @property
     def given(self) -> Tensor:
-        """The original labels (n,), a copy."""
+        """A copy of the original labels (n,)."""
         return self._given.clone()
 
     @property
     def initial(self) -> Tensor:
-        """The labels that a run starts from (n,): reviewed if available, else given; a copy."""
+        """A copy of the labels that a run starts from (n,): reviewed where available, and given otherwise."""
         return self._initial.clone()
 
     @property
     def trusted(self) -> Tensor:
-        """Which labels are reviewed (n,), a copy."""
+        """A mask of the reviewed labels (n,), as a copy."""
         return self._trusted.clone()
 
     @property
@@ -247,10 +249,10 @@ class LabelStore:
         """Set current labels, except reviewed ones, and return the number of labels that changed.
 
         Args:
-            epoch: recorded in the history.
+            epoch: epoch to record in the history.
             indices: distinct rows (r,).
             labels: new labels (r,).
-            confidence: probability of each new label (r,), recorded in the history.
+            confidence: probability of each new label (r,), to record in the history.
         """
         old = self._current[indices]
         changed = (old != labels) & ~self._trusted[indices]
@@ -263,15 +265,16 @@ class LabelStore:
         return len(indices)
 
     def history(self) -> dict[str, Tensor]:
-        """Return all changes in order: columns ``epoch, index, old, new, confidence`` on the CPU."""
+        """Return all changes in order, as columns ``epoch, index, old, new, confidence`` on the CPU."""
         return {name: torch.cat(chunks) for name, chunks in self._history.items()}
 
     def to_frame(self) -> Any:
-        """Return one row per example: a pandas data frame if pandas is installed, else a pyarrow table.
+        """Return one row per example: a pandas data frame if pandas is installed, or else a pyarrow table.
 
-        Columns as in ``labels.parquet`` of a run: ``index``, ``given_label``, ``current_label``, ``suggested_label``
-        (the current one), ``changed``, ``prob_current`` (the recorded confidence of the last change, NaN without one),
-        ``n_changes``, ``last_changed_epoch`` (0 for never) and ``reviewed``.
+        The columns are named as in the ``labels.parquet`` of a run: ``index``, ``given_label``, ``current_label``,
+        ``suggested_label`` (the same as the current label), ``changed``, ``prob_current`` (the recorded confidence of
+        the last change, NaN without a change), ``n_changes``, ``last_changed_epoch`` (0 without a change) and
+        ``reviewed``.
         """
         table = pa.table(self._columns())
         return table.to_pandas() if find_spec("pandas") else table
@@ -356,13 +359,13 @@ class LabelScores(NamedTuple):
     Attributes:
         probs: probabilities of the given and the current label (m, 2), all views combined.
         odds: log-odds that each label is right (m,), before calibration; NaN for labels without a score.
-        calibration: calibrates these log-odds and those of ``Method.odds``.
-        network: probabilities of the given and the current label by out-of-fold networks (m, 2).
-        gaussian_probs: those by leave-one-out class Gaussians (m, 2), if they are a view.
+        calibration: the calibration of these log-odds and of those that ``Method.odds`` returns.
+        network: probabilities of the given and the current label under out-of-fold networks (m, 2).
+        gaussian_probs: the same under leave-one-out class Gaussians (m, 2), if these are a view.
         top2: the two most likely classes (m, 2), all views combined.
-        top2_probs: their probabilities (m, 2).
+        top2_probs: the probabilities of these classes (m, 2).
         fold: fold of each example (m,); None without folds.
-        annotators: how reliable annotators are, if there are several.
+        annotators: how reliable each annotator is, if there are several.
         expected_error: expected distance of labels from the true class (m,), if classes are ordered.
     """
 
@@ -379,11 +382,11 @@ class LabelScores(NamedTuple):
 
 
 class Method:
-    """Cross-entropy on the current labels; every hook may be overridden.
+    """Base class of all methods: cross-entropy on the current labels, with hooks that a subclass may override.
 
-    To add a method, subclass this, name its ``Options`` and register it in ``unflip.methods``. The trainer sets
-    ``networks`` before the first hook. They may be wrapped for distributed training: call them for logits, and use
-    ``unflip.nn.base.unwrap`` to access ``encode`` and ``head``.
+    To add a method, write a subclass with its ``Options``, and register it in ``unflip.methods``. The trainer sets
+    ``networks`` before it calls the first hook. The networks may be wrapped for distributed training, so call them for
+    logits, but use ``unflip.nn.base.unwrap`` to access ``encode`` and ``head``.
     """
 
     Options: ClassVar[type[Options]] = Options
@@ -401,17 +404,17 @@ class Method:
 
     @property
     def warmup(self) -> int:
-        """Number of epochs before the method acts on labels; by default the option of that name, else 0.
+        """Number of epochs before the method acts on labels; by default the option ``warmup``, or else 0.
 
-        Calibration starts after them.
+        Calibration starts after these epochs.
         """
         return int(getattr(self.options, "warmup", 0))
 
     @classmethod
     def options_for(cls, section: str, shape: RunShape) -> dict[str, Any]:
-        """Return options, by section, that suit a run better than the defaults; ``section`` is the method's own.
+        """Return options, by section, that suit a run better than the defaults; ``section`` is that of the method.
 
-        By default, ``warmup`` is at most a third of the epochs.
+        By default, ``warmup`` is limited to a third of the epochs.
         """
         field = cls.Options.model_fields.get("warmup")
         if field is None or not isinstance(field.default, int):
@@ -420,7 +423,10 @@ class Method:
 
     @classmethod
     def check_options(cls, section: str, options: Any, epochs: int) -> None:
-        """Raise ConfigError if options do not fit the number of epochs; by default, if ``warmup`` does not end."""
+        """Raise ConfigError if the options do not fit the number of epochs.
+
+        By default, ``warmup`` must be shorter than the run.
+        """
         warmup = getattr(options, "warmup", None)
         if isinstance(warmup, int) and warmup >= max(2, epochs):  # the earliest is the first epoch
             hint = f"try --epochs {3 * warmup} or --set {section}.warmup={max(1, epochs // 3)}"
@@ -428,19 +434,19 @@ class Method:
 
     @classmethod
     def build_networks(cls, options: Any, context: TrainContext, build: Callable[[int], Network]) -> list[Network]:
-        """Return the networks to train; ``build(i)`` makes one, with its own initial weights."""
+        """Return the networks to train; ``build(i)`` returns a network with its own initial weights."""
         return [build(position) for position in range(cls.num_networks)]
 
     def phases(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> Iterable[Phase]:
-        """Yield the phases of ``epoch`` (counted from 1); a generator continues after each phase has been trained.
+        """Yield the phases of ``epoch`` (counted from 1).
 
-        A method with several phases starts with phase number ``observed.phases_done``: its state and the labels already
-        include the earlier ones.
+        If this is a generator, it continues after each phase has been trained. A method with several phases must start
+        with phase number ``observed.phases_done``, because its state and the labels already include earlier phases.
         """
         return [Phase(self.context.train)]
 
     def criterion(self, logits: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
-        """Return each example's loss (b,); ``indices`` are rows of the label store."""
+        """Return the loss of each example (b,); ``indices`` are rows of the label store."""
         return F.cross_entropy(logits, labels, reduction="none")
 
     def loss(self, batch: Batch, phase: Phase) -> LossOutput:
@@ -449,21 +455,21 @@ class Method:
         return LossOutput({"loss": self.criterion(logits, batch.labels, batch.indices).mean()}, logits)
 
     def before_step(self) -> None:
-        """Called after the backward pass of a step, before the optimizers step."""
+        """Called after the backward pass of each step, before the optimizers update the weights."""
 
     def after_step(self) -> None:
-        """Called after each step of the optimizers."""
+        """Called after the optimizers have updated the weights."""
 
     def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
-        """Correct labels, refit, update thresholds; return metrics of the epoch."""
+        """Correct labels, refit models, and update thresholds; return metrics of the epoch."""
         return {}
 
     def model(self) -> Ensemble:
-        """Return the model for prediction; by default the mean of the networks."""
+        """Return the model that makes predictions; by default the mean of the networks."""
         return Ensemble(self.networks)
 
     def train_probs(self) -> Tensor | None:
-        """Return the method's class probabilities of the training examples (m, k), if it has any."""
+        """Return the method's class probabilities for the training examples (m, k), if it has any."""
         return None
 
     def label_scores(self, labels: LabelStore) -> LabelScores | None:
@@ -471,7 +477,7 @@ class Method:
         return None
 
     def correct(self, probs: Tensor, labels: Tensor) -> Tensor:
-        """Return corrected labels (m,) of examples not used for training; by default the given ones.
+        """Return corrected labels (m,) for examples not used for training; by default the given labels.
 
         Args:
             probs: the model's class probabilities (m, k).
@@ -480,7 +486,7 @@ class Method:
         return labels
 
     def odds(self, probs: Tensor, labels: Tensor) -> Tensor:
-        """Return log-odds (m,) that labels of examples not used for training are right, before calibration.
+        """Return the log-odds (m,), before calibration, that the labels of examples not used for training are right.
 
         Args:
             probs: the model's class probabilities (m, k).
@@ -493,7 +499,10 @@ class Method:
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state to resume from, besides networks and labels: tensors, numbers, strings, dicts, lists."""
+        """Return the state that a resumed run needs besides networks and labels.
+
+        It may contain tensors, numbers, strings, dictionaries and lists.
+        """
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

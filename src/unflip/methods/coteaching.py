@@ -17,11 +17,11 @@ class CoteachingOptions(Options):
     """Start of selection by disagreement, and fraction of dropped examples; defaults for CIFAR-10."""
 
     warmup: NonNegativeInt = 20
-    """Epochs that select from whole batches: 20 for CIFAR-10, 5 for CIFAR-100."""
+    """Number of epochs in which examples are selected from whole batches: 20 for CIFAR-10, 5 for CIFAR-100."""
     forget_rate: Annotated[float, Field(ge=0.0, lt=1.0)] | Literal["auto"] = "auto"
     """Final fraction of a batch that is dropped, ideally the noise rate; `auto` estimates it during the warm-up."""
     ramp_epochs: PositiveInt = 10
-    """Epochs over which the forget rate grows linearly from 0."""
+    """Number of epochs over which the forget rate grows linearly from 0."""
 
 
 class Coteaching(Method):

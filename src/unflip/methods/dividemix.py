@@ -24,23 +24,25 @@ class DivideMixOptions(Options):
     """The paper's symbols; the defaults are those for CIFAR-10 with 20% symmetric or with asymmetric noise."""
 
     warmup: PositiveInt = 10
-    """Epochs of cross-entropy on the given labels: CIFAR-10: 10; CIFAR-100: 30; WebVision and Clothing1M: 1."""
+    """Number of epochs of cross-entropy on the given labels: 10 for CIFAR-10, 30 for CIFAR-100, 1 for WebVision and
+    Clothing1M."""
     lambda_u: float = Field(0.0, ge=0.0)
-    """Weight of the unlabeled loss: 0 for low or real noise; CIFAR-10: 25 from 50% noise; CIFAR-100: 25 to 150."""
+    """Weight of the loss on unlabeled examples: 0 for low or real-world noise, 25 for CIFAR-10 with 50% noise or more,
+    25 to 150 for CIFAR-100."""
     rampup: PositiveInt = 16
-    """Epochs after the warm-up over which lambda_u grows linearly from 0."""
+    """Number of epochs after the warm-up over which lambda_u grows linearly from 0."""
     alpha: float = Field(4.0, gt=0.0)
-    """Both parameters of the Beta distribution of the mixing weights: 4; 0.5 for WebVision and Clothing1M."""
+    """Both parameters of the Beta distribution of mixup weights: 4, or 0.5 for WebVision and Clothing1M."""
     temperature: float = Field(0.5, gt=0.0)
-    """T: refined and guessed labels are raised to the power 1 / T; 1: no sharpening."""
+    """T: refined and guessed labels are raised to the power 1 / T; 1 turns sharpening off."""
     p_threshold: float = Field(0.5, ge=0.0, lt=1.0)
-    """An example counts as labeled if its label is correct with more than this probability; 0.6 at 90% noise."""
+    """An example counts as labeled if the probability that its label is right is above this value; 0.6 at 90% noise."""
     window: PositiveInt = 1
-    """Epochs whose normalized losses are averaged before the mixture is fitted; 5 at 90% noise."""
+    """Number of epochs over which normalized losses are averaged before the mixture is fitted; 5 at 90% noise."""
     asymmetric: bool = False
     """Whether to add the negative entropy during the warm-up, for class-dependent noise (section 3.1)."""
     prior_weight: float = Field(1.0, ge=0.0)
-    """Weight of the penalty that keeps the mean prediction near uniform; lower it for very unbalanced classes."""
+    """Weight of the penalty that keeps the mean prediction near uniform; lower it if classes are very imbalanced."""
 
 
 class DivideMix(Method):

@@ -21,7 +21,7 @@ class ELROptions(Options):
     strength: float = Field(3.0, ge=0.0)
     """lambda, the weight of the penalty: 3 for CIFAR-10, 1 with asymmetric noise, 7 for CIFAR-100."""
     memory: float = Field(0.7, ge=0.0, lt=1.0)
-    """beta: how much of the running mean of predictions is kept per epoch: 0.7 for CIFAR-10, 0.9 for CIFAR-100."""
+    """beta, the share of the running mean of predictions kept in each epoch: 0.7 for CIFAR-10, 0.9 for CIFAR-100."""
 
 
 class ELR(Method):
@@ -75,11 +75,11 @@ class ELRPlusOptions(ELROptions):
     """Those of ELR, mixup and averaged weights."""
 
     mixup: float = Field(1.0, ge=0.0)
-    """Both parameters of the Beta distribution of mixup weights; 0: no mixup."""
+    """Both parameters of the Beta distribution of mixup weights; 0 turns mixup off."""
     ema_decay: float = Field(0.997, ge=0.0, lt=1.0)
     """Decay of the exponential moving average of the weights."""
     rampup: float = Field(0.0, ge=0.0)
-    """Epochs over which the strength grows from almost 0; 100 for CIFAR-100."""
+    """Number of epochs over which the strength grows from almost 0; 100 for CIFAR-100."""
 
 
 class ELRPlus(Method):

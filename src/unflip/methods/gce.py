@@ -15,13 +15,13 @@ class GCEOptions(Options):
     """Exponent of the loss, and pruning of examples."""
 
     q: float = Field(0.7, gt=0.0, le=1.0)
-    """Between cross-entropy (towards 0) and mean absolute error (1)."""
+    """Interpolates between cross-entropy (close to 0) and mean absolute error (1)."""
     truncation: float | None = Field(None, gt=0.0, lt=1.0)
-    """k: examples with p_y of at most k are pruned; off by default, 0.5 in the paper."""
+    """k: examples with p_y up to k are pruned; by default there is no pruning, and k is 0.5 in the paper."""
     prune_from: PositiveInt = 40
     """Epoch after which examples are first pruned: 40 for CIFAR-10, 80 for CIFAR-100."""
     prune_every: PositiveInt = 10
-    """Epochs between prunings."""
+    """Number of epochs between prunings."""
 
 
 class GCE(Method):

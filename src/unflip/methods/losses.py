@@ -74,10 +74,10 @@ class _Loss(nn.Module):
 
 
 class GCELoss(_Loss):
-    """Generalized cross-entropy ``(1 - p_y^q) / q`` as a module, in place of ``nn.CrossEntropyLoss``.
+    """Generalized cross-entropy ``(1 - p_y^q) / q``, as a module that replaces ``nn.CrossEntropyLoss``.
 
     Args:
-        q: between cross-entropy (towards 0) and mean absolute error (1).
+        q: interpolates between cross-entropy (close to 0) and mean absolute error (1).
         reduction: ``mean``, ``sum`` or ``none``.
 
     >>> GCELoss()(torch.tensor([[3.0, 0.0]]), torch.tensor([0]))
@@ -96,12 +96,12 @@ class GCELoss(_Loss):
 
 
 class SLLoss(_Loss):
-    """Symmetric cross-entropy ``alpha CE + beta RCE`` as a module, in place of ``nn.CrossEntropyLoss``.
+    """Symmetric cross-entropy ``alpha CE + beta RCE``, as a module that replaces ``nn.CrossEntropyLoss``.
 
     Args:
         alpha: weight of cross-entropy: 0.1 for CIFAR-10, 6 for CIFAR-100.
-        beta: weight of reverse cross-entropy: 1; 0.1 for CIFAR-100.
-        log_zero: A, which stands for log 0 in reverse cross-entropy; negative.
+        beta: weight of reverse cross-entropy: 1, or 0.1 for CIFAR-100.
+        log_zero: A, the negative value used for log 0 in reverse cross-entropy.
         reduction: ``mean``, ``sum`` or ``none``.
 
     >>> SLLoss()(torch.tensor([[3.0, 0.0]]), torch.tensor([0]))
@@ -124,15 +124,15 @@ class SLLoss(_Loss):
 class ELRLoss(_Loss):
     """Early-learning regularization as a module: ``CE + strength log(1 - <p, t>)``.
 
-    t, the running mean of each example's predictions, is updated by every call in training mode:
-    ``t <- memory t + (1 - memory) p`` (Liu et al. 2020). With several processes, each has a module of its own, outside
-    of the network that is distributed, and calls ``step`` at an epoch's end.
+    Here t is the running mean of each example's predictions. Every call in training mode updates it:
+    ``t <- memory t + (1 - memory) p`` (Liu et al. 2020). If you train with several processes, create one module per
+    process, do not wrap it together with the distributed network, and call ``step`` at the end of every epoch.
 
     Args:
         num_examples: n, the number of training examples.
         num_classes: k.
-        strength: lambda: 3 for CIFAR-10, 7 for CIFAR-100.
-        memory: beta: 0.7 for CIFAR-10, 0.9 for CIFAR-100.
+        strength: lambda, the weight of the penalty: 3 for CIFAR-10, 7 for CIFAR-100.
+        memory: beta, the decay of the running mean: 0.7 for CIFAR-10, 0.9 for CIFAR-100.
         reduction: ``mean``, ``sum`` or ``none``.
 
     >>> loss = ELRLoss(num_examples=8, num_classes=2)
@@ -160,7 +160,7 @@ class ELRLoss(_Loss):
         self.register_buffer("seen", torch.zeros(num_examples, 1), persistent=False)  # since the last step
 
     def forward(self, logits: Tensor, labels: Tensor, index: Tensor) -> Tensor:
-        """Return the loss of logits (b, k) for labels (b,) of the examples ``index`` (b,), numbers from 0 to n - 1."""
+        """Return the loss of logits (b, k) for labels (b,); ``index`` (b,) are the numbers of the examples."""
         probs = logits.softmax(1)
         targets = self.targets[index]
         if self.training:
@@ -169,7 +169,7 @@ class ELRLoss(_Loss):
         return self.reduced(cross_entropy(logits, labels) + self.strength * early_learning_penalty(probs, targets))
 
     def step(self) -> None:
-        """End an epoch: exchange the means of the examples that each process has seen; nothing to do for one."""
+        """End an epoch: exchange the running means between processes. Does nothing in a single process."""
         if num_processes() > 1:
             means, counts = self.targets * self.seen, self.seen.clone()
             for part in (means, counts):

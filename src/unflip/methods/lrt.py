@@ -19,21 +19,21 @@ class LRTOptions(Options):
     """Schedule and threshold of label correction; defaults for CIFAR with 180 epochs."""
 
     warmup: PositiveInt | Literal["auto"] = 30
-    """Labels first change at the end of this epoch (25 for CIFAR-10 with 80% or asymmetric noise); `auto`: when noisy
-    validation stops improving."""
+    """Labels first change at the end of this epoch (25 for CIFAR-10 with 80% or asymmetric noise); with `auto`, once
+    the accuracy on noisy validation labels stops improving."""
     delta: float = Field(1.2, ge=1.0)
     """A label is corrected if another class is more than delta times as likely."""
     delta_step: float = Field(0.02, ge=0.0)
     """Increase of delta per epoch after the warm-up."""
     window: PositiveInt = 10
-    """Epochs whose training-pass probabilities are averaged."""
+    """Number of epochs over which the probabilities of the training passes are averaged."""
     retro_lead: NonNegativeInt = 5
-    """The retroactive loss starts this many epochs before the first correction, or with it after an `auto` warm-up that
-    ends early."""
+    """The retroactive loss starts this many epochs before the first correction, or together with it if an `auto`
+    warm-up ends early."""
     retro_weight: float = Field(0.9, ge=0.0)
-    """rho, the weight of the retroactive loss; 0 switches it off."""
+    """rho, the weight of the retroactive loss; 0 turns it off."""
     retro_refresh: PositiveInt = 40
-    """Epochs after which the predictions of the retroactive loss are updated."""
+    """Number of epochs between updates of the predictions in the retroactive loss."""
 
 
 class LRT(Method):

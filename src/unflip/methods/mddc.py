@@ -63,10 +63,10 @@ class SampleOptions(Options):
     """Number of sampled features, and training of the head on them."""
 
     sample_fraction: Annotated[float, Field(gt=0.0, le=10.0)] | Literal["auto"] = 0.10
-    """lambda: samples per epoch as a fraction of the training examples, equally many per class
-    (our reading; the paper gives the total only)."""
+    """lambda, the number of samples per epoch as a fraction of the training examples; the same number for every class,
+    since the paper gives only the total."""
     head_lr: float = Field(1e-4, gt=0.0)
-    """Initial learning rate of the head's optimizer; in a run without preset it is the run's `lr`."""
+    """Initial learning rate of the head's optimizer; without a preset, the learning rate of the run."""
     head_momentum: float = Field(0.9, ge=0.0, lt=1.0)
     """Momentum of the head's optimizer."""
 
@@ -75,7 +75,7 @@ class CalibrationOptions(SampleOptions):
     """Calibration in a run."""
 
     start: PositiveInt | None = None
-    """First epoch with calibration; by default the first after the inner method's warm-up."""
+    """First epoch with calibration; by default the first after the warm-up of the calibrated method."""
     every: PositiveInt = 1
     """Number of epochs between calibrations."""
 
@@ -86,21 +86,23 @@ class MeanOptions(Options):
     damping: float = Field(1.0, gt=0.0)
     """C: an example at a squared distance of C times the class's variance from the median gets the weight 1/e."""
     covariance: Literal["empirical", "isotropic", "damped"] = "empirical"
-    """Covariance of samples about the robust mean. The paper assumes `isotropic` when it derives the mean, and does not
-    say what it samples with."""
+    """Covariance of samples about the robust mean. The paper derives the mean for `isotropic`, but does not say which
+    covariance it samples with."""
     normalize: Normalize = "sum"
-    """Divide weights by their `sum`, or, as printed, by the `count` of examples, which depends on the origin."""
+    """Divide weights by their `sum` or, as printed in the paper, by the `count` of examples. With `count`, the mean
+    depends on the origin."""
     complement: Complement = "weighted"
-    """The mean along directions of less variance: `weighted`, or, as printed, `plain`, which far outliers affect."""
+    """Mean along the directions with less variance: `weighted` or, as printed in the paper, `plain`, which far outliers
+    affect."""
     n_components: PositiveInt | None = None
-    """Number of principal components of the pooled covariance in which the mean is robust; all by default."""
+    """Number of principal components of the pooled covariance for which the mean is robust; by default all."""
 
 
 class CovarianceOptions(Options):
     """Options of CDDC."""
 
     disturbance: Annotated[float, Field(ge=0.0)] | Literal["auto"] = 0.2
-    """alpha, added to every entry of each class covariance; `auto` chooses from 0.1 to 0.4 by noisy validation."""
+    """alpha, added to every entry of each class covariance; `auto` chooses it from 0.1 to 0.4 by noisy validation."""
 
 
 class MeanCalibrator:
@@ -162,34 +164,34 @@ _KINDS: dict[str, type[MeanCalibrator] | type[CovarianceCalibrator]] = {
 
 
 class DistributionCalibration:
-    """Calibration of a linear head in a training loop of your own: steps 8 to 13 of Algorithm 2.
+    """Calibration of the linear head in your own training loop: steps 8 to 13 of Algorithm 2.
 
-    Call ``step`` at an epoch's end, with the labels just trained on. It fits one Gaussian per class to the features,
-    samples from all of them, and trains the head alone on the samples, with its own ``optimizer``, to which a scheduler
-    of learning rates can be attached.
+    Call ``step`` at the end of every epoch with the labels that the epoch was trained on. It fits one Gaussian per
+    class to the features, draws samples from the Gaussians, and trains only the head on these samples. The head has its
+    own ``optimizer``, to which you can attach a learning rate scheduler.
 
-    If ``disturbance`` or ``sample_fraction`` is ``"auto"``, each step trains a copy of the head with every candidate,
-    scores it by its accuracy on noisy validation labels, and takes the candidate with the best mean score so far. This
-    costs a few passes of the head per epoch instead of one run per candidate.
+    If ``disturbance`` or ``sample_fraction`` is ``"auto"``, each step trains one copy of the head per candidate value
+    and scores it by its accuracy on noisy validation labels. The candidate with the best mean score so far is then
+    used. This takes a few passes of the head per epoch, but no additional runs.
 
-    Samples depend on ``seed`` and epoch alone. With several processes, all must be given the same features; they then
-    take the same steps, and the first one's head is what all end with.
+    Samples depend only on ``seed`` and the epoch. If you train with several processes, pass the same features on every
+    process. All processes then take the same steps, and the head of the first is copied to all others.
 
     Args:
         head: maps features (b, d) to logits (b, k); trained in place.
         num_classes: k.
-        kind: ``"mean"`` for MDDC, ``"covariance"`` for CDDC, or a calibrator with options of its own.
-        batch_size: of the samples.
-        seed: of the samples.
-        position: number of the head, if several are calibrated with one seed.
-        optimizer: of the head; by default SGD with ``head_lr`` and ``head_momentum``.
-        options: ``sample_fraction``, ``head_lr`` and ``head_momentum`` as in the section `calibration` of a run, and
-            those of the kind's section: ``damping``, ``covariance``, ... of `mean`, ``disturbance`` of `covariance`;
-            with a calibrator as ``kind``, these are errors.
+        kind: ``"mean"`` for MDDC, ``"covariance"`` for CDDC, or your own calibrator.
+        batch_size: number of samples per step of the head's optimizer.
+        seed: random seed of the samples.
+        position: number of the head, if several heads are calibrated with the same seed.
+        optimizer: optimizer of the head; by default SGD with ``head_lr`` and ``head_momentum``.
+        options: the options of the section ``calibration`` that concern samples and head (``sample_fraction``,
+            ``head_lr``, ``head_momentum``), and those of the section ``mean`` or ``covariance``, depending on ``kind``.
+            If ``kind`` is a calibrator, it has its own options, and those of ``mean`` and ``covariance`` are errors.
 
     Attributes:
         gaussians: the class Gaussians of the last step.
-        scores: sums of the scores of candidates, pairs of disturbance and sample fraction.
+        scores: sum of the scores of each candidate so far; a candidate is a pair of disturbance and sample fraction.
     """
 
     def __init__(
@@ -219,11 +221,11 @@ class DistributionCalibration:
         self._recorded = RowTable(torch.float16)
 
     def record(self, index: Tensor, features: Tensor) -> None:
-        """Record the features (b, d) of the rows ``index`` (b,) in the training pass, in half precision.
+        """Record the features (b, d) of the examples ``index`` (b,) in a training step, in half precision.
 
-        ``step`` can use these instead of features computed for all examples after the epoch. They cost no extra
-        pass, but come from earlier weights, and from augmented inputs if there is augmentation. They are kept until
-        the next ``step``, so record none in epochs that end without one.
+        If you record features, you do not need to pass ``features`` to ``step``. This saves a pass over all examples,
+        but the recorded features come from earlier weights and, with augmentation, from augmented inputs. They are kept
+        until the next ``step``, so record no features in epochs that end without a ``step``.
         """
         self._recorded.record(index, features)
 
@@ -239,11 +241,11 @@ class DistributionCalibration:
 
         Args:
             labels: current labels of all examples (n,).
-            features: of all examples (n, d), in that order, or a function that returns them, called without gradients;
-                put the network into evaluation mode there. By default, what was recorded.
+            features: features of all examples (n, d) in the same order, or a function that puts the network into
+                evaluation mode and returns them; it is called without gradients. By default, the recorded features.
             validation: features (v, d) and given labels (v,) of validation examples, or a function that returns them;
-                needed to choose between candidates.
-            epoch: from which the samples derive; by default the number of this step, counted from 1.
+                needed if an option is ``"auto"``.
+            epoch: the epoch that determines the samples; by default the number of this step, counted from 1.
         """
         self.steps += 1
         epoch = self.steps if epoch is None else epoch
@@ -270,7 +272,7 @@ class DistributionCalibration:
 
     @property
     def choice(self) -> tuple[float, float]:
-        """Disturbance and sample fraction with the best score; the first of equal ones."""
+        """The disturbance and the sample fraction with the best score; in a tie, the first candidate."""
         return max(self.candidate_pairs, key=lambda candidate: self.scores.get(str(candidate), 0.0))
 
     def _sample(self, gaussians: ClassGaussians, count: float, epoch: int) -> tuple[Tensor, Tensor]:
@@ -318,7 +320,7 @@ class DistributionCalibration:
                 torch.distributed.broadcast(tensor.detach(), src=0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return optimizer, Gaussians, scores and number of steps; the head is part of your network's state."""
+        """Return optimizer, Gaussians, scores and number of steps, but not the head, which is part of your network."""
         return {
             "optimizer": self.optimizer.state_dict(),
             "gaussians": self.gaussians and self.gaussians.state_dict(),

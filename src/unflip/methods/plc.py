@@ -56,26 +56,27 @@ class RuleOptions(Options):
     """Progressive label correction; defaults from PLC's released code for CIFAR."""
 
     rule: Literal["ratio", "margin"] = "ratio"
-    """`ratio` flips where f_y / f_g is below the threshold, `margin` where f_g - f_y is above it."""
+    """`ratio` changes y to g if f_y / f_g is below the threshold, `margin` if f_g - f_y is above it."""
     threshold: float | None = Field(None, gt=0.0, lt=1.0)
     """Initial threshold: 0.3 for ratio, 0.7 for margin."""
     step: float = Field(0.1, ge=0.0, lt=1.0)
-    """Step of the threshold, up for ratio, down for margin, whenever correction stalls."""
+    """By how much the threshold rises (ratio) or falls (margin) whenever correction stalls."""
     limit: float | None = Field(None, gt=0.0, lt=1.0)
     """Final threshold: 0.9 for ratio, 0.1 for margin."""
     stall: float = Field(0.001, ge=0.0, le=1.0)
-    """Correction stalls when less than this fraction of the training labels changed."""
+    """Correction stalls if it changes less than this fraction of the training labels."""
     window: PositiveInt = 5
-    """Epochs whose training-pass probabilities are averaged."""
+    """Number of epochs over which the probabilities of the training passes are averaged."""
 
 
 class CorrectionOptions(RuleOptions):
     """Progressive label correction in a run."""
 
     warmup: NonNegativeInt | Literal["auto"] = 8
-    """Labels first change at the end of this epoch (0 counts as 1); `auto`: when noisy validation stops improving."""
+    """Labels first change at the end of this epoch (0 counts as 1); with `auto`, once the accuracy on noisy validation
+    labels stops improving."""
     rounds: PositiveInt = 1
-    """Maximum number of rounds of training and correction in an epoch; it stops when no label changes."""
+    """Maximum number of rounds of training and correction in an epoch; fewer if a round changes no label."""
 
 
 class PLC(Method):
@@ -153,25 +154,26 @@ class PLC(Method):
 
 
 class LabelCorrection(LabelStore):
-    """Labels that are corrected while a network of your own learns from them: PLC without its training loop.
+    """Labels that are corrected while your own network learns from them: PLC's correction for any training loop.
 
-    In every step, train on ``labels[index]`` and ``record`` the logits; at the end of an epoch, ``step``. From
-    the end of the warm-up on, this corrects the labels for the next epoch. An example that was not recorded in an epoch
-    keeps its last probabilities. ``to_frame`` has a further column ``label_quality``, by the mean probabilities of the
-    window: in-sample, so use it to rank labels.
+    In every step, train on ``labels[index]`` and call ``record`` with the logits. At the end of every epoch, call
+    ``step``, which corrects the labels for the next epoch once the warm-up is over. If an example was not recorded in
+    an epoch, its last probabilities are used. ``to_frame`` has the additional column ``label_quality``, computed from
+    the mean probabilities of the window. These scores are in-sample, so use them only to rank labels.
 
-    Labels and probabilities are on the device of ``given``: that of the network, so that no step waits. Labels take
-    37 bytes per example, probabilities 4 per example, class and epoch of the window (2 if there are more than 2**26
-    such numbers). With several processes, all correct the same labels: they exchange what they recorded once per epoch.
+    Labels and probabilities are stored on the device of ``given``, which should be that of the network, so that no step
+    has to wait. Labels take 37 bytes per example. Probabilities take 4 bytes per example, class and epoch of the window
+    (2 bytes if there are more than 2**26 of them per epoch). Several processes exchange what they recorded once per
+    epoch, so all of them correct the same labels.
 
     Args:
         given: the original labels (n,), 0 to k - 1.
         num_classes: k.
         warmup: labels first change at the end of this epoch.
         reviewed: reviewed labels (n,), which never change; -1 for examples without one.
-        schedule: the threshold as a function of the number of corrections so far; by default it relaxes whenever
-            correction stalls. LRT's is ``lambda n: 1 / (1.2 + 0.02 * n)``, with ``window=10``.
-        options: ``rule``, ``threshold``, ``step``, ``limit``, ``stall`` and ``window`` of the method `plc`.
+        schedule: the threshold as a function of the number of corrections so far; by default, the threshold is relaxed
+            whenever correction stalls. The rule of LRT is ``lambda n: 1 / (1.2 + 0.02 * n)`` with ``window=10``.
+        options: the options ``rule``, ``threshold``, ``step``, ``limit``, ``stall`` and ``window`` of the method `plc`.
 
     >>> labels = LabelCorrection(torch.tensor([0, 0, 1]), 2, warmup=1)
     >>> labels.record(torch.tensor([0, 1, 2]), torch.tensor([[2.0, 0.0], [0.0, 2.0], [0.0, 2.0]]))
@@ -202,17 +204,17 @@ class LabelCorrection(LabelStore):
 
     @property
     def correcting(self) -> bool:
-        """Whether the current epoch comes after the warm-up: its labels are corrected ones, and calibration begins."""
+        """Whether the warm-up is over, so that labels are corrected at the end of the epoch and the head calibrated."""
         return self.epoch >= self.warmup
 
     def record(self, index: Tensor, logits: Tensor) -> None:
-        """Record the logits (b, k) of the rows ``index`` (b,) in the training pass."""
+        """Record the logits (b, k) of the examples ``index`` (b,) in a training step."""
         if logits.ndim != 2 or logits.shape[1] != self.num_classes:
             raise InputError(f"record: logits have shape {tuple(logits.shape)}; expected (b, {self.num_classes})")
         self._recorded.record(index, logits.detach().float().softmax(1))
 
     def step(self) -> int:
-        """End an epoch: correct labels once the warm-up is over, and return the number of labels that changed."""
+        """End an epoch, correct labels if the warm-up is over, and return the number of labels that changed."""
         probs, seen = self._recorded.collect(len(self))
         window = self.corrector.window
         if window.stored:
@@ -233,7 +235,7 @@ class LabelCorrection(LabelStore):
         return super().to(device)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return labels, history, probabilities and threshold, as they are at the end of an epoch."""
+        """Return labels, history, probabilities and threshold at the end of an epoch."""
         return super().state_dict() | {"epoch": self.epoch, "corrector": self.corrector.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -9,22 +9,22 @@ from unflip.options import Options
 
 
 class SLOptions(Options):
-    """Weights of both terms; defaults for CIFAR-10."""
+    """Weights of the two terms; the defaults are those for CIFAR-10."""
 
     alpha: float = Field(0.1, ge=0.0)
     """Weight of cross-entropy: 0.1 for CIFAR-10, 6 for CIFAR-100, 10 for WebVision."""
     beta: float = Field(1.0, ge=0.0)
-    """Weight of reverse cross-entropy: 1; 0.1 for CIFAR-100."""
+    """Weight of reverse cross-entropy: 1, or 0.1 for CIFAR-100."""
     log_zero: float = Field(-4.0, lt=0.0)
     """A, the value used for log 0: -4 in the paper, -9.21 in its released code."""
 
 
 class SL(Method):
-    """``alpha CE + beta RCE`` in place of cross-entropy (equation 8 of the paper).
+    """The loss is ``alpha CE + beta RCE`` instead of cross-entropy (equation 8 of the paper).
 
-    Reverse cross-entropy, ``RCE = -sum_c p_c log q_c`` with the label as q, swaps prediction and label. With A in place
-    of log 0 it is ``-A (1 - p_y)``: bounded, so that a wrong label has less influence than under cross-entropy. Alone
-    it learns slowly, hence the sum.
+    Reverse cross-entropy, ``RCE = -sum_c p_c log q_c`` with the label as q, swaps prediction and label. If log 0 is
+    replaced by A, RCE is ``-A (1 - p_y)``. It is bounded, so a wrong label has less influence than under cross-entropy.
+    On its own, RCE learns slowly, so it is added to cross-entropy.
 
     This is the shortest example of a method: options and one hook.
     """

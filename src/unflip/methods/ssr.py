@@ -19,15 +19,16 @@ class SSROptions(Options):
     """Thresholds and neighbors; the paper's values for all its data."""
 
     relabel_threshold: float = Field(0.9, ge=0.0, le=1.0)
-    """theta_r: a label becomes the predicted class if that class is more probable than this; 0.8 at 90% noise."""
+    """theta_r: a label changes to the predicted class if its probability is above this value; 0.8 at 90% noise."""
     select_threshold: float = Field(1.0, ge=0.0, le=1.0)
-    """theta_s: an example is selected if its label has this fraction of the most frequent class's neighbors."""
+    """theta_s: an example is selected if, among its neighbors, its label is at least this fraction as frequent as the
+    most frequent class."""
     neighbors: PositiveInt = 200
-    """K: neighbors of each example, at most a tenth of all."""
+    """K, the number of neighbors of each example; at most a tenth of all examples."""
     mixup: float = Field(4.0, ge=0.0)
-    """Both parameters of the Beta distribution of mixup weights; 0: no mixup."""
+    """Both parameters of the Beta distribution of mixup weights; 0 turns mixup off."""
     warmup: PositiveInt = 1
-    """Examples are first selected at the end of this epoch; the paper selects before the first."""
+    """Examples are first selected at the end of this epoch; in the paper, before the first epoch."""
 
 
 class SSR(Method):

@@ -202,7 +202,7 @@ class PretrainedOptions(Options):
     pretrained: bool = True
     """Start from the published weights; `--from-scratch` starts from random ones."""
     freeze_epochs: NonNegativeInt | None = None
-    """Epochs in which only the head is trained; by default a tenth of all, but at least 1 if there are 2."""
+    """Number of epochs in which only the head is trained at first; by default a tenth of all epochs, at least one."""
     backbone_lr_scale: float = Field(0.1, gt=0.0, le=1.0)
     """Learning rate of the pretrained layers, relative to that of the head."""
 
@@ -236,7 +236,7 @@ class EfficientNetLite0Options(PretrainedOptions):
     """Options of EfficientNet-Lite0."""
 
     min_size: PositiveInt = 112
-    """Length in pixels to which the longer side of smaller images is upscaled."""
+    """Minimum length of the longer side in pixels; smaller images are scaled up to it."""
 
 
 class EfficientNetLite0(Pretrained):

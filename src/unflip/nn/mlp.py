@@ -18,7 +18,7 @@ class MLPOptions(Options):
     """Options of the MLP."""
 
     hidden: tuple[PositiveInt, ...] = Field((256,), min_length=1)
-    """Units of each hidden layer; the last is the number of features that calibration sees."""
+    """Number of units in each hidden layer; the last one is the number of features that calibration uses."""
     batch_norm: bool = True
     """Batch normalization after each hidden layer."""
     dropout: float = Field(0.0, ge=0.0, lt=1.0)

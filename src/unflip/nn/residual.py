@@ -71,34 +71,34 @@ class PreActOptions(Options):
     """Options of a pre-activation residual network."""
 
     blocks: tuple[PositiveInt, ...] = Field((2, 2, 2, 2), min_length=1)
-    """Blocks of each stage; a block has two convolutions."""
+    """Number of blocks in each stage; a block has two convolutions."""
     width: PositiveInt = 64
-    """Channels of the first stage; each further stage has twice as many and halves the image."""
+    """Number of channels in the first stage; each later stage doubles it and halves the image size."""
 
 
 class PreAct8Options(PreActOptions):
     """Options of PreAct ResNet-8: 16, 32 and 64 channels."""
 
     blocks: tuple[PositiveInt, ...] = Field((1, 1, 1), min_length=1)
-    """Blocks of each stage; a block has two convolutions."""
+    """Number of blocks in each stage; a block has two convolutions."""
     width: PositiveInt = 16
-    """Channels of the first stage; each further stage has twice as many and halves the image."""
+    """Number of channels in the first stage; each later stage doubles it and halves the image size."""
 
 
 class PreAct34Options(PreActOptions):
     """Options of PreAct ResNet-34."""
 
     blocks: tuple[PositiveInt, ...] = Field((3, 4, 6, 3), min_length=1)
-    """Blocks of each stage; a block has two convolutions."""
+    """Number of blocks in each stage; a block has two convolutions."""
 
 
 class WideOptions(PreActOptions):
     """Options of WRN-40-2: three stages with twice 16, 32 and 64 channels, and 6n + 4 = 40 layers."""
 
     blocks: tuple[PositiveInt, ...] = Field((6, 6, 6), min_length=1)
-    """Blocks of each stage; a block has two convolutions."""
+    """Number of blocks in each stage; a block has two convolutions."""
     width: PositiveInt = 32
-    """Channels of the first stage; each further stage has twice as many and halves the image."""
+    """Number of channels in the first stage; each later stage doubles it and halves the image size."""
 
 
 class PreActBlock(nn.Module):

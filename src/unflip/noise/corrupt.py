@@ -60,11 +60,11 @@ def corrupt_labels(
 
     Args:
         labels: the true labels (n,), 0 to k - 1.
-        recipe: steps such as ``"pmd:I:0.35 + sym:0.30"``; docs/noise.md lists them.
-        posterior: class probabilities (n, k) of a model of the true labels, for PMD steps.
-        num_classes: k; by default that of ``posterior``, else the largest label + 1.
+        recipe: steps such as ``"pmd1:0.35 + sym:0.30"``; docs/noise.md lists all steps.
+        posterior: class probabilities (n, k) from a model of the true labels, needed for pmd steps.
+        num_classes: k; by default the number of columns of ``posterior``, or else the largest label + 1.
         seed: random seed.
-        relations: class map, superclasses or matrix, for ``asym`` and ``matrix`` steps.
+        relations: class map, superclasses or matrix, needed for ``asym`` and ``matrix`` steps.
 
     >>> corrupt_labels(torch.arange(8) % 2, "sym:0.25", seed=1)
     tensor([0, 1, 0, 1, 0, 1, 0, 0])

@@ -95,7 +95,7 @@ def _notes(comparison: Comparison) -> list[str]:
     table = comparison.table
     notes = _our_notes(comparison) if "ours" in comparison.sides else []
     if "paper" in comparison.sides:
-        notes.append(f"Paper: {table.setup}; it does not say which epoch's accuracy it reports.")
+        notes.append(f"Paper: {table.setup}; the paper does not say for which epoch it reports the accuracy.")
     if table.baseline:
         notes.append(f"Arrows: points above or below {table.methods[table.baseline]}.")
     else:
@@ -129,7 +129,7 @@ def _our_notes(comparison: Comparison) -> list[str]:
     if any(number and number.deviation is not None for number in numbers):
         lines.append("Ours: mean ± sample standard deviation over seeds.")
     if any(number and (number.seeds or 0) < comparison.table.seeds for number in numbers):
-        lines.append(f"(n): over n seeds, fewer than {comparison.table.seeds}.")
+        lines.append(f"(n): mean over n seeds, fewer than {comparison.table.seeds}.")
     if missing := numbers.count(None):
         lines.append(f"{_MISSING}: missing, {missing} of our {len(numbers)} cells.")
     return lines

@@ -97,12 +97,12 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run is finished: ``result.json`` is written last."""
+        """Whether the run is finished, that is, whether ``result.json`` exists, which is written last."""
         return (self.folder / layout.RESULT).exists()
 
     @property
     def result(self) -> dict[str, Any]:
-        """The content of ``result.json``, read at each access: resuming a run replaces it."""
+        """The content of ``result.json``, which is read again at each access."""
         with reading(self._checked(layout.RESULT), "JSON object") as path:
             return _Result(path)
 
@@ -114,7 +114,7 @@ class Run:
 
     @property
     def class_names(self) -> list[str]:
-        """The class names by class index; the index itself for classes without names."""
+        """The class names by class number; the number itself if the classes have no names."""
         return [str(name) for name in self.result["classes"]]
 
     @property
@@ -145,7 +145,7 @@ class Run:
         return read_table(self._checked(layout.LABELS), columns, LABEL_COLUMNS)
 
     def other_issues(self) -> pa.Table | None:
-        """Return the rows of ``issues.csv``, None if no checks were run; see :mod:`unflip.runs.labels`."""
+        """Return the rows of ``issues.csv``; None if no checks were run."""
         path = self._checked(layout.ISSUES)
         return read_issues(path) if path.exists() and layout.ISSUES in self.owned() else None
 
@@ -170,11 +170,12 @@ class Run:
     def features(self, data: str | None = None) -> Array | None:
         """Return the features that the run was trained on (n, d), in the order of the label table.
 
-        These are embeddings of images or texts, encoded columns, or the data's own rows; None if the network was
-        trained on images themselves. What the trained network makes of them is ``hidden_features``.
+        These are embeddings of images or texts, encoded columns, or the original feature rows; None if the network was
+        trained on the images themselves. For the outputs of the trained network's last hidden layer, see
+        ``hidden_features``.
 
         Args:
-            data: where the data is now; by default where it was when the run finished.
+            data: the current location of the data, if it has moved.
         """
         options, count = self._data_options(data), self.labels(["index"]).num_rows
         raw = load_raw(options)
@@ -191,10 +192,10 @@ class Run:
 
     @property
     def hidden_features(self) -> Array | None:
-        """The last hidden layer of the selected model for all examples (n, d); None if too large to store.
+        """The outputs of the selected model's last hidden layer for all examples (n, d); None if too large to store.
 
-        It was trained on the labels, so wrong labels are harder to see there than in ``features``. The array is in
-        half precision and memory-mapped, copy-on-write.
+        This layer was trained on the labels, so wrong labels are harder to detect here than in ``features``. The array
+        is in half precision and memory-mapped with copy-on-write.
         """
         path = self.folder / layout.FEATURES
         # Copy on write, since torch warns about read-only arrays.

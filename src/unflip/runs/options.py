@@ -16,7 +16,7 @@ class OptimizerOptions(Options):
     """Stochastic gradient descent and its learning rate schedule."""
 
     batch_size: int = Field(128, ge=2)
-    """Examples per step, over all processes together."""
+    """Number of examples per step, in total over all processes."""
     lr: float = Field(0.01, gt=0.0)
     """Initial learning rate."""
     momentum: float = Field(0.9, ge=0.0, lt=1.0)
@@ -26,13 +26,13 @@ class OptimizerOptions(Options):
     weight_decay: float = Field(5e-4, ge=0.0)
     """L2 penalty on all weights."""
     schedule: Literal["milestones", "cosine"] = "milestones"
-    """Learning rate schedule: steps at `milestones`, or a cosine to 0 after one warm-up epoch from a tenth."""
+    """Learning rate schedule: steps at `milestones`, or a cosine to 0 after one epoch of warm-up from `lr` / 10."""
     milestones: tuple[PositiveInt, ...] = (40, 80)
     """Epochs after which the learning rate is multiplied by `gamma`."""
     gamma: float = Field(0.5, gt=0.0, le=1.0)
     """Factor of the learning rate at each milestone."""
     lr_warmup: NonNegativeInt = 0
-    """Epochs of linear learning rate warm-up; ignored by `cosine`."""
+    """Number of epochs of linear learning rate warm-up; ignored by `cosine`."""
 
 
 class Common(Options):
@@ -49,7 +49,7 @@ class Common(Options):
     select: SelectionRule = "noisy-val"
     """Which epoch's model to keep; clean-val and best-test use clean labels."""
     precision: PrecisionName = "auto"
-    """Precision of training passes; auto is bfloat16 on GPUs that support it, else float32."""
+    """Precision of training passes; auto is bfloat16 on GPUs that support it, and float32 otherwise."""
     data: DataOptions
     noise: NoiseOptions = NoiseOptions()
     optimizer: OptimizerOptions = OptimizerOptions()

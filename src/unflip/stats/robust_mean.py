@@ -39,24 +39,25 @@ def agnostic_mean(
 ) -> Tensor:
     """Return the robust mean μ̂ (d,) of the features S = {h_1, ..., h_n} of one class (n, d), in double precision.
 
-    Outlier damping (lines 4 to 6), with the coordinate-wise median m and a constant C::
+    Outlier damping (lines 4 to 6), with the coordinate-wise median m and a constant C:
 
         s² = C Tr(Σ_S),   ω_i = exp(-|h_i - m|² / s²)                             (eq. 4)
         μ_ω = Σ ω_i h_i / Z,   Σ_ω = Σ ω_i (h_i - μ_ω)(h_i - μ_ω)ᵀ / Z            (eq. 5)
 
-    Projection (lines 7 to 9): V is spanned by the ⌊d/2⌋ leading eigenvectors of Σ_ω, W by the others. On W the mean is
-    that of μ_ω; on V, where outliers affect it, it is estimated by the same two steps. In one dimension it is the
-    median.
+    Projection (lines 7 to 9): V is spanned by the ⌊d/2⌋ leading eigenvectors of Σ_ω, and W by the others. On W, the
+    estimate is μ_ω. On V, where outliers affect the mean, it is computed by repeating the two steps. In one dimension,
+    it is the median.
 
-    Two departures from the printed algorithm, both optional, both measured in docs/results/robust-mean.md. Z is Σ ω_i;
-    the paper divides by n, which makes the estimate depend on the origin. And the mean on W is weighted; in a plain one
-    far outliers, whose direction damping moves into W, count in full.
+    By default, this function departs from the printed algorithm in two ways, which docs/results/robust-mean.md
+    compares. First, Z is Σ ω_i, because the division by n in the paper makes the estimate depend on the origin. Second,
+    the mean on W is weighted. Damping moves the direction of far outliers into W, where they would count in full in a
+    plain mean.
 
     Args:
         features: (n, d).
         damping: C; larger values damp less.
-        normalize: Z is the ``"sum"`` of the weights or, as printed, the ``"count"`` of examples.
-        complement: the mean on W is μ_ω (``"weighted"``) or, as printed, the mean of S (``"plain"``).
+        normalize: whether Z is the ``"sum"`` of the weights or, as printed, the ``"count"`` of examples.
+        complement: whether the mean on W is μ_ω (``"weighted"``) or, as printed, the mean of S (``"plain"``).
     """
     S = torch.as_tensor(features).detach().double()
     if S.ndim != 2 or not len(S):

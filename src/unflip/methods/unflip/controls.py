@@ -14,29 +14,32 @@ _MIN_LINE = 40  # controls per bin from which a line is fitted, not a mean
 
 
 class KnownWrongControls:
-    """Labels of which a few are wrong on purpose, to see how a network learns wrong labels.
+    """Gives a few examples a wrong label on purpose, to measure how fast a network learns wrong labels.
 
-    Controls are examples on which a view that did not learn their label agrees with it; they carry the view's second
-    choice instead. Train a network of your own on ``controls[index]`` and ``record`` its logits. A wrong label is
-    learned later than a right one, so that its margin over all epochs (area under the margin, AUM, Pleiss et al. 2020),
+    These examples are called controls. They are chosen among the examples whose given label is the most probable class
+    under ``probs``, and get the second most probable class as their label. Train your own network on
+    ``controls[index]``, and call ``record`` with its logits. Let z be the logits of an example with label y. The area
+    under the margin (AUM, Pleiss et al. 2020),
 
-        ``m_i = mean over epochs of z_y - max of z_c over c != y``,  z being the logits of an example with label y,
+        m_i = mean over epochs of z_y - max of z_c over c != y
 
-    is smaller. ``score`` compares the margins of doubtful labels with those of controls that are as doubtful.
+    is smaller for wrong labels, because the network learns them later than right ones. ``score`` compares this margin
+    for doubtful labels and for controls that are equally doubtful.
 
-    Several networks, each with another ``member``, have controls that do not overlap. All tensors are on the device of
-    ``given``.
+    If you train several networks, give each a different ``member``, so that their controls do not overlap. All tensors
+    are on the device of ``given``.
 
     Args:
         given: labels (n,), 0 to k - 1.
-        probs: class probabilities (n, k) by models that did not learn these labels, such as out-of-fold networks.
-        share: of the examples that become controls, at most.
-        member: the number of this network, from 0.
-        members: how many networks there are.
-        seed: of the choice of controls.
+        probs: class probabilities (n, k) from models that were not trained on these labels, such as out-of-fold
+            networks.
+        share: maximum fraction of the examples that become controls.
+        member: number of this network, from 0.
+        members: total number of networks.
+        seed: random seed for choosing the controls.
 
     Attributes:
-        labels: the given labels (n,), but for the controls.
+        labels: the labels to train on (n,): the given labels, except for the controls.
         chosen: which examples are controls (n,).
     """
 
@@ -68,17 +71,17 @@ class KnownWrongControls:
         return self.labels[index.to(self.labels.device)]
 
     def record(self, index: Tensor, logits: Tensor) -> None:
-        """Add the margins of the rows ``index`` (b,) with logits (b, k) in the training pass."""
+        """Record the logits (b, k) of the examples ``index`` (b,) in a training step."""
         index = index.to(self.labels.device)
         found = margins(logits.detach().to(self.labels.device).float(), self.labels[index])
         self._total[index] += found
         self._count[index] += 1
 
     def score(self) -> Tensor:
-        """Return how much larger each label's margin is than that of equally doubtful controls, in their deviations.
+        """Return how many standard deviations each label's margin (n,) is above that of equally doubtful controls.
 
-        About 0 for a wrong label, above 0 for one that is right and hard. NaN (n,) for controls, for labels that are
-        not doubtful, and where there are too few controls to compare with. Their mean is T of the data.
+        The score is about 0 for a wrong label, and positive for the right label of a hard example. It is NaN for
+        controls, for labels that are not doubtful, and if there are too few controls to compare with.
         """
         total, count = self._total.clone(), self._count.clone()
         if num_processes() > 1:
@@ -105,7 +108,7 @@ class KnownWrongControls:
         return scores
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the margins recorded so far; the controls follow from the arguments."""
+        """Return the margins recorded so far; the controls depend only on the arguments of the constructor."""
         return {"total": self._total.clone(), "count": self._count.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -57,27 +57,27 @@ class UnflipOptions(Options):
     """All options have defaults; no noise rate, clean labels or validation examples are needed."""
 
     members: PositiveInt | None = None
-    """Size of the ensemble; by default 8 below 10,000 examples, 5 beyond, 2 for images."""
+    """Size of the ensemble; by default 8 for fewer than 10,000 examples, 5 for more, and 2 for images."""
     warmup: PositiveInt | None = None
-    """Epochs on the given labels; by default 30 % of all epochs."""
+    """Number of epochs of training on the given labels; by default 30% of all epochs."""
     steps: PositiveInt | None = None
-    """Minimum number of steps of a run, by default 300 for feature vectors; small data is repeated within an epoch."""
+    """Minimum number of steps; by default 300 for feature vectors, so small data is repeated within each epoch."""
     mixup: float = Field(1.0, ge=0.0)
-    """Both parameters of the Beta distribution of mixup weights; 0: no mixup."""
+    """Both parameters of the Beta distribution of mixup weights; 0 turns mixup off."""
     ema_decay: float = Field(0.99, ge=0.0, lt=1.0)
-    """Decay of the exponential moving average of the weights; 0: no averaging."""
+    """Decay of the exponential moving average of the weights; 0 turns averaging off."""
     window: PositiveInt = 5
-    """Epochs whose predictions are averaged, for images."""
+    """Images only: number of epochs over which predictions are averaged."""
     gaussians: bool = True
-    """Whether to use class Gaussians of the inputs as a second view; not for images."""
+    """Whether to use class Gaussians of the inputs as a second view; ignored for images."""
     view_weights: tuple[float, ...] | None = None
-    """Weights of networks and Gaussians; by default fitted by the likelihood of the given labels."""
+    """Weights of networks and Gaussians; by default those that maximize the likelihood of the given labels."""
     prior: Literal["auto", "equal", "empirical"] = "auto"
-    """Class prior: `auto` moves it towards uniform as far as noise may have made it unequal."""
+    """Class prior: `auto` moves it toward uniform as far as noise may have made it unequal."""
     noise_rate: float | None = Field(None, gt=0.0, lt=1.0)
     """Fraction of wrong labels, if you know it; by default it is estimated."""
     soft_targets: bool = True
-    """Whether members are trained on the posterior of the true class after the warm-up; else on given labels."""
+    """Whether to train on the posterior of the true class after the warm-up, instead of on the given labels."""
 
 
 class Views(NamedTuple):
