@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from unflip.api.options import ApplyOptions
 from unflip.data.arrays import Array
-from unflip.data.dataset import Dataset, joined_ids
+from unflip.data.dataset import Dataset, joined_names
 from unflip.data.files import is_image
-from unflip.data.labeling import as_strings, content_kind, contents_of
+from unflip.data.labeling import content_kind, contents_of
 from unflip.data.labels import LABEL, REMOVE, read_reviewed
 from unflip.data.loaders import load_raw, target_suffixes
 from unflip.data.matching import Keys, Matcher
@@ -261,7 +261,7 @@ def keys_of(raw: Dataset, classes: Sequence[str]) -> Keys:
     contents = [found for part in parts if (found := contents_of(part)) is not None]
     kind = content_kind(raw, raw.train) if len(contents) == len(parts) else ""
     digests = [f"{kind}-{value:016x}" for value in np.concatenate(contents).tolist()] if kind else None
-    return Keys(as_strings(joined_ids(raw.train, raw.val)), digests, np.concatenate(given), [*classes, ""])
+    return Keys(joined_names(raw.train, raw.val), digests, np.concatenate(given), [*classes, ""])
 
 
 def _list_changes(run: Run, keys: Keys, new: NewLabels, fixes: Corrections, source: Array) -> pa.Table:

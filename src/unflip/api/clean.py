@@ -337,10 +337,10 @@ def _pictures(features: Dataset) -> dict[str, Inputs]:
         images = load_raw(DataOptions(path=features.images_path)).parts() if features.images_path else {}
         for name, part in features.parts().items():
             files = images[name].inputs
-            if not isinstance(files, ImageFiles) or part.ids is None:
+            if not isinstance(files, ImageFiles) or part.names is None:
                 return {}
             row_of = {str(file): row for row, file in enumerate(files.names.tolist())}
-            pictures[name] = files[np.array([row_of[str(file)] for file in part.ids.tolist()])]
+            pictures[name] = files[np.array([row_of[file] for file in part.names])]
     except (InputError, KeyError):  # the data, a split or an image is gone
         return {}
     return pictures

@@ -338,8 +338,7 @@ def _fingerprint(recipe: str, sets: Mapping[str, Split]) -> str:
     """Return a hash of how images are embedded, of their names, and of their states."""
     digest = blake2b(recipe.encode(), digest_size=8)
     for name, part in sets.items():
-        names = [] if part.ids is None else part.ids.tolist()
-        digest.update(json.dumps([name, *map(str, names)]).encode() + np.asarray(part.states).tobytes())
+        digest.update(json.dumps([name, *(part.names or ())]).encode() + np.asarray(part.states).tobytes())
     return digest.hexdigest()
 
 

@@ -64,6 +64,11 @@ class Split:
         return Split(**({"labels": None} | arrays))
 
     @property
+    def names(self) -> list[str] | None:
+        """The names of the examples, if they have any."""
+        return None if self.ids is None else [str(name) for name in self.ids.tolist()]
+
+    @property
     def source(self) -> Source:
         """The inputs as a source of batches; of labeled data only."""
         assert self.opened is not None
@@ -202,9 +207,9 @@ class Dataset:
         return self.given if self.clean is None else self.clean
 
     @property
-    def ids(self) -> tuple[str, ...] | None:
+    def ids(self) -> list[str] | None:
         """Their names, if they have any."""
-        return None if self.train.ids is None else tuple(map(str, self.train.ids.tolist()))
+        return self.train.names
 
     def content_digests(self) -> list[str] | None:
         """Return the digests of their contents, if these are known; see :class:`unflip.data.matching.Keys`."""
@@ -241,12 +246,13 @@ class Dataset:
             return self
         count, more = len(self.given), len(self.val.class_numbers)
         val_labels, truth, same = self.val.class_numbers.numpy(), self.train.truth, self.same
+        names = joined_names(self.train, self.val)
         train = replace(
             self.train,
             opened=JoinedSource([self.train.source, self.val.source]),
             labels=np.concatenate([self.given.numpy(), val_labels]),
             truth=None if truth is None else np.concatenate([truth, val_labels]),
-            ids=joined_ids(self.train, self.val),
+            ids=None if names is None else np.array(names, object),
             contents=joined_contents(self.train, self.val),
             groups=None,  # there is nothing left to split
         )
@@ -275,15 +281,12 @@ class Dataset:
         return replace(self.with_parts(parts), class_names=names)
 
 
-def joined_ids(train: Split, val: Split | None) -> Array | None:
+def joined_names(train: Split, val: Split | None) -> list[str] | None:
     """Return the names of training and validation examples; None if they have none."""
-    if train.ids is None or val is None:
-        return train.ids
+    if train.names is None or val is None:
+        return train.names
     count = 0 if val.labels is None else len(val.labels)
-    others = [f"val-{i}" for i in range(count)] if val.ids is None else val.ids.tolist()
-    ids = np.empty(len(train.ids) + len(others), object)
-    ids[:] = [*train.ids.tolist(), *others]
-    return ids
+    return train.names + (val.names or [f"val-{i}" for i in range(count)])
 
 
 def joined_contents(train: Split, val: Split | None) -> Array | None:

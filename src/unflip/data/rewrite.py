@@ -275,7 +275,7 @@ def _write_folders(
 ) -> dict[str, str]:
     """Link or copy all files into folders of their classes; return the new name of each file that moved."""
     depth, parts = int(bool(find_parts(path))), raw.parts()
-    ids = {split: [] if part.ids is None else [*map(str, part.ids.tolist())] for split, part in parts.items()}
+    ids = {split: part.names or [] for split, part in parts.items()}
     used = {*chain.from_iterable(ids.values())}
     targets: dict[str, str] = {}
     for split, part in parts.items():

@@ -256,7 +256,7 @@ def data_fingerprint(dataset: Dataset) -> dict[str, Any]:
 
     A digest of labels, splits and names, and the inner product (m,) of evenly spaced inputs with one random direction.
     """
-    digest = hashlib.sha256(json.dumps([dataset.class_names, dataset.ids and list(dataset.ids)]).encode())
+    digest = hashlib.sha256(json.dumps([dataset.class_names, dataset.ids]).encode())
     for column in (dataset.given, dataset.removed, dataset.is_val, dataset.reviewed, dataset.review_weights):
         digest.update(b"none" if column is None else column.cpu().double().numpy().tobytes())
     source, size = dataset.source, prod(dataset.source.shape)
