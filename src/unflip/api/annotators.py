@@ -48,7 +48,7 @@ def annotators(
     what = str(data) if isinstance(data, str | Path) else "annotations"
     raw, fit = with_consensus(_read(data, columns, tuple(classes), what), what)
     long, names, count = long_form(raw), raw.class_names or (), len(raw.train.inputs)
-    ids = raw.ids or []
+    ids = raw.ids or ()
     given, q = np.asarray(raw.train.labels), fit.log_probs.double().exp()
     number = {name: code for code, name in enumerate(names)}
     quality = q[torch.arange(count), torch.tensor([number[name] for name in given.tolist()])]

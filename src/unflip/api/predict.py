@@ -157,8 +157,8 @@ def predict_part(new: NewData, part: str, *, device: str = "auto", track: Track 
     raw = replace(raw, normalization=None) if model.encoding else raw  # images are rows of features now
     source = make_source(raw, inputs, model.standardization, options).to(processes.device)
     probs = predict_probs(model.build().to(processes.device), source, processes).cpu()
-    names = opened[part].names or [str(row) for row in range(len(probs))]
-    return Prediction(names, torch.as_tensor(probs), model.names, skipped, remarks, opened[part].labels)
+    names = opened[part].names or map(str, range(len(probs)))
+    return Prediction([*names], torch.as_tensor(probs), model.names, skipped, remarks, opened[part].labels)
 
 
 def _data_options(model: Model, data: str, *, skip_broken: bool) -> DataOptions:

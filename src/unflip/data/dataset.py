@@ -64,9 +64,9 @@ class Split:
         return Split(**({"labels": None} | arrays))
 
     @property
-    def names(self) -> list[str] | None:
+    def names(self) -> tuple[str, ...] | None:
         """The names of the examples, if they have any."""
-        return None if self.ids is None else [str(name) for name in self.ids.tolist()]
+        return None if self.ids is None else tuple(map(str, self.ids.tolist()))
 
     @property
     def source(self) -> Source:
@@ -207,7 +207,7 @@ class Dataset:
         return self.given if self.clean is None else self.clean
 
     @property
-    def ids(self) -> list[str] | None:
+    def ids(self) -> tuple[str, ...] | None:
         """Their names, if they have any."""
         return self.train.names
 
@@ -281,12 +281,12 @@ class Dataset:
         return replace(self.with_parts(parts), class_names=names)
 
 
-def joined_names(train: Split, val: Split | None) -> list[str] | None:
+def joined_names(train: Split, val: Split | None) -> tuple[str, ...] | None:
     """Return the names of training and validation examples; None if they have none."""
     if train.names is None or val is None:
         return train.names
     count = 0 if val.labels is None else len(val.labels)
-    return train.names + (val.names or [f"val-{i}" for i in range(count)])
+    return train.names + (val.names or tuple(f"val-{i}" for i in range(count)))
 
 
 def joined_contents(train: Split, val: Split | None) -> Array | None:
