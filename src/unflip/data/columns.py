@@ -89,7 +89,7 @@ def read_table(path: Path, what: str, as_text: Collection[str] | None = None) ->
     suffix = path.suffix.lower()
     if suffix not in TABLE_SUFFIXES:
         raise InputError(f"{what}: cannot read '{path.suffix}'; must be .csv, .parquet or .jsonl")
-    try:
+    with _readable(path, what):
         if suffix == ".parquet":
             with pa.parquet.ParquetFile(path) as file:
                 return without_views(file.read())
@@ -97,8 +97,6 @@ def read_table(path: Path, what: str, as_text: Collection[str] | None = None) ->
             return pa.json.read_json(path, pa.json.ReadOptions(block_size=_block_size(path.stat().st_size)))
         header = column_names(path, what)
         return _read_csv(path.read_bytes().strip(b"\r\n") + b"\n", header, header if as_text is None else as_text, what)
-    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
-        raise unreadable(what, "table", error) from error
 
 
 def _read_csv(content: bytes, header: Sequence[str], strings: Collection[str], what: str) -> pa.Table:
@@ -191,7 +189,7 @@ def _first_rows(path: Path, what: str = "", separator: str = ",") -> list[list[s
 def _readable(path: Path, what: str = "") -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, csv.Error) as error:  # pyarrow's errors are among them
+    except (OSError, ValueError, csv.Error, pa.ArrowException) as error:
         raise unreadable(what or path, "table", error) from error
 
 

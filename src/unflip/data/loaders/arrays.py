@@ -100,13 +100,9 @@ def read_arrays(path: Path, mmap_threshold_mb: float) -> dict[str, Array]:
         arrays = read_npz(path, mmap_threshold_mb=mmap_threshold_mb)
     else:
         files = {file.stem: file for file in sorted(path.glob("*.npy"))} if path.is_dir() else {"train": path}
-        arrays = {name: _read_npy(file, mmap_threshold_mb) for name, file in files.items()}
+        large = {name for name, file in files.items() if file.stat().st_size > mmap_threshold_mb * 2**20}
+        arrays = {name: read_array(file, "r" if name in large else None) for name, file in files.items()}
     return {name: decoded(array, f"{path}, {name}") for name, array in arrays.items()}
-
-
-def _read_npy(path: Path, mmap_threshold_mb: float) -> Array:
-    large = path.stat().st_size > mmap_threshold_mb * 2**20
-    return read_array(path, mmap_mode="r" if large else None)
 
 
 def _check_features(array: Array, what: str) -> Array:
