@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,9 +24,8 @@ from unflip.data.rewrite import CHANGES, MARKER, NewLabels, by_row, class_number
 from unflip.encoders.table import with_contents
 from unflip.errors import ConfigError, InputError
 from unflip.files import OwnedFolder
-from unflip.review.decisions import DecisionStore
 from unflip.review.examples import Examples
-from unflip.review.review import finished_run, settled
+from unflip.review.review import finished_run, saved_decisions, settled
 from unflip.runs import layout
 from unflip.runs.config import check_section
 from unflip.runs.folder import Run
@@ -193,9 +192,8 @@ def corrections(run: Run, chosen: ApplyOptions) -> Corrections:
 
 def reviewed_labels(run: Run, examples: Examples) -> dict[int, int | None]:
     """Return the reviewed label of examples by index, None for removed ones: of the run's file, and of its review."""
-    log = run.folder / layout.DECISIONS
-    if log.exists() and log.stat().st_size:
-        with closing(DecisionStore(log, examples.keys, read_only=True)) as decisions:
+    with saved_decisions(run.folder, examples.keys) as decisions:
+        if decisions is not None:
             return settled(examples, decisions)
     current = examples.columns["current_label"]
     rows = np.flatnonzero(examples.reviewed).tolist()

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -32,9 +31,8 @@ from unflip.issues.audit import AuditInput, run_checks
 from unflip.issues.duplicates import DuplicateIndex, find_duplicates
 from unflip.progress import Track, is_first_process, make_reporter
 from unflip.report.run_report import report_finished
-from unflip.review.decisions import DecisionStore
 from unflip.review.examples import Examples
-from unflip.review.review import as_csv
+from unflip.review.review import as_csv, saved_decisions
 from unflip.runs import layout
 from unflip.runs.config import Layers, RunConfig, Tree, check_section, make_layers, read_preset
 from unflip.runs.folder import Claim, Run, as_run
@@ -163,15 +161,12 @@ class Earlier(NamedTuple):
     @classmethod
     def read(cls, run: Run) -> "Earlier | None":
         """Return what is known of the run in a folder; None if there is none that can be read."""
-        log = run.folder / layout.DECISIONS
         if not (run.is_finished and (run.folder / layout.LABELS).exists()):  # a sweep may keep results only
             return None
         try:
             examples = Examples(run)
-            if not (log.exists() and log.stat().st_size):
-                return cls(examples.keys, None)
-            with closing(DecisionStore(log, examples.keys, read_only=True)) as decisions:
-                return cls(examples.keys, as_csv(examples, decisions) if decisions.decided() else None)
+            with saved_decisions(run.folder, examples.keys) as decisions:
+                return cls(examples.keys, as_csv(examples, decisions) if decisions and decisions.decided() else None)
         except RunFolderError:  # of another version
             return None
 

@@ -15,7 +15,7 @@ from unflip.data.columns import Rows
 from unflip.data.files import is_image
 from unflip.data.images import Pictures
 from unflip.data.labels import LABEL, REMOVE
-from unflip.data.matching import Reference
+from unflip.data.matching import Keys, Reference
 from unflip.errors import InputError, RunFolderError
 from unflip.files import locked
 from unflip.review import Order
@@ -194,6 +194,17 @@ def open_review(
             raise RunFolderError(f"{folder}: was replaced while it was opened; start again")
         with closing(DecisionStore(folder / layout.DECISIONS, examples.keys)) as decisions:
             yield Review(run, examples, decisions, reviewer, pictures=pictures, rows=rows, order=order)
+
+
+@contextmanager
+def saved_decisions(folder: Path, keys: Keys) -> Iterator[DecisionStore | None]:
+    """Open the log of a run's review to read it; None if there is no log, or an empty one."""
+    log = folder / layout.DECISIONS
+    if not log.exists() or not log.stat().st_size:
+        yield None
+        return
+    with closing(DecisionStore(log, keys, read_only=True)) as decisions:
+        yield decisions
 
 
 def finished_run(folder: Path) -> Run:
