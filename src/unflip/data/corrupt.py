@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unflip.data.arrays import read_array, read_npz
+from unflip.data.arrays import read_array, read_npz, refuse_rows
 from unflip.data.dataset import Dataset
 from unflip.data.files import read_text
 from unflip.data.options import CROSS_FIT, IN_SAMPLE, NoiseOptions
@@ -41,9 +41,7 @@ def corrupt_labels(data: Dataset, options: NoiseOptions, posterior: Tensor | Non
         posterior: class probabilities (n, k) for pmd steps.
         seed: of the noise.
     """
-    if bool((data.given < 0).any()):
-        row = int((data.given < 0).int().argmax())
-        raise InputError(f"{data.name}, row {row}: no label; noise needs a label in every row")
+    refuse_rows(data.given.numpy() < 0, data.name, lambda _: "no label; noise needs a label in every row")
     made = corrupt(
         parse(options.recipe or ""),
         data.truth,

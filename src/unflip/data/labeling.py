@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from unflip.data.annotations import annotate, read_annotations, with_consensus
-from unflip.data.arrays import Array
+from unflip.data.arrays import Array, refuse_rows
 from unflip.data.columns import Table
 from unflip.data.dataset import Dataset, Inputs, Split
 from unflip.data.files import ImageFiles
@@ -219,9 +219,7 @@ def _find_groups(options: DataOptions, train: Split) -> Array:
         raise InputError(f"{what}: no such column, array or file")
     groups = read_labels(path) if train.groups is None else train.groups
     groups = _one_per_example(groups, train, options, what, "groups")
-    missing = groups == "" if are_names(groups) else groups != groups  # NaN
-    if missing.any():
-        raise InputError(f"{what}, row {int(missing.argmax())}: no group; every example needs one")
+    refuse_rows(missing_labels(groups), what, lambda row: "no group; every example needs one")
     return groups
 
 

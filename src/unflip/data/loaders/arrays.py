@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from unflip.data.arrays import Array, Pieces, decoded, read_array, read_npz, write_npz
+from unflip.data.arrays import Array, Pieces, decoded, read_array, read_npz, refuse_rows, write_npz
 from unflip.data.dataset import Dataset, Encoding, Split
 from unflip.data.files import Skipped
 from unflip.data.loaders import FOR_ROWS, Loader
@@ -83,9 +83,8 @@ def _check_annotations(data: Dataset, people: Array | None, path: str) -> Datase
         )
     codes = np.nan_to_num(table, nan=-1)
     names = data.class_names or tuple(map(str, range(int(codes.max(initial=-1)) + 1)))
-    if (wrong := (codes < -1) | (codes >= len(names)) | (codes != np.floor(codes))).any():
-        row = int(wrong.any(1).argmax())
-        raise InputError(f"{what}, row {row}: a class number must be from 0 to {len(names) - 1}, or -1 for no label")
+    wrong = ((codes < -1) | (codes >= len(names)) | (codes != np.floor(codes))).any(1)
+    refuse_rows(wrong, what, lambda _: f"a class number must be from 0 to {len(names) - 1}, or -1 for no label")
     by = tuple(map(str, range(table.shape[1]) if people is None else people.tolist()))
     if len(by) != table.shape[1]:
         raise InputError(f"{path}, '{ANNOTATORS}': {len(by)} names for {table.shape[1]} columns of annotations")
