@@ -195,14 +195,13 @@ def _ask_next(
     index = rows.numpy()[chosen]
     labels = annotations.counts(len(rows)).numpy()[chosen]
     whom = pa.array(people, pa.string()).take(pa.array(best.indices.cpu().numpy()))
-    return pa.table(
-        {
-            "index": index,
-            "id": pa.array(ids, pa.string()).take(pa.array(index)),
-            "gain": gain[chosen],
-            "labels": labels,
-            "top1": pa.array(names, pa.string()).take(pa.array(order[chosen, 0].numpy())),
-            "top2": pa.array(names, pa.string()).take(pa.array(order[chosen, -1].numpy())),
-            "annotator": pa.compute.if_else(best.values.cpu().numpy() >= 0, whom, None),
-        }
-    )
+    columns = {
+        "index": index,
+        "id": pa.array(ids, pa.string()).take(pa.array(index)),
+        "gain": gain[chosen],
+        "labels": labels,
+        "top1": pa.array(names, pa.string()).take(pa.array(order[chosen, 0].numpy())),
+        "top2": pa.array(names, pa.string()).take(pa.array(order[chosen, -1].numpy())),
+        "annotator": pa.compute.if_else(best.values.cpu().numpy() >= 0, whom, None),
+    }
+    return pa.table(columns)
