@@ -57,15 +57,13 @@ def annotators(
     for row, person, label in zip(long.example.tolist(), by, long.label.tolist(), strict=True):
         said[row].append(f"{person}: {names[label]}")
     examples = pa.table({"id": ids, "labels": [", ".join(labels) for labels in said], "label": given})
-    learned = pa.table(
-        {
-            "index": np.arange(count),
-            "given_label": given,
-            "suggested_label": np.array(names, np.str_)[q.argmax(1).numpy()],
-            "label_quality": quality.numpy(),
-        }
-    )
-    result = save(learned, InMemory(examples), out, force=force, classes=names)
+    learned = {
+        "index": np.arange(count),
+        "given_label": given,
+        "suggested_label": np.array(names, np.str_)[q.argmax(1).numpy()],
+        "label_quality": quality.numpy(),
+    }
+    result = save(pa.table(learned), InMemory(examples), out, force=force, classes=names)
     with Claim(result, force=True) as claim:
         claim.hold()
         result.write_annotators(annotator_tables(fit, long, torch.arange(count), ids, names))

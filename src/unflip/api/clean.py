@@ -19,7 +19,7 @@ from unflip.data.files import ImageFiles
 from unflip.data.labeling import choose_labels, label_data
 from unflip.data.loaders import load_raw
 from unflip.data.matching import Keys
-from unflip.data.memory import ordered_classes, own_annotations, take_memory, written
+from unflip.data.memory import ordered_classes, own_annotations, take_memory
 from unflip.data.options import DataOptions, ImageOptions
 from unflip.encoders.base import restore
 from unflip.encoders.table import encode_raw, example_texts
@@ -223,18 +223,13 @@ def clean(
     memory = take_memory(data, options)
     run = as_run(out)
     chosen = {"method": method, "epochs": epochs, "seed": seed, "force": force, **options}
-    if memory is None:
-        plan_cleaning(data, run.folder, **chosen).execute()
-    else:
-        with Claim(run, force=force) as claim:
-            claim.hold().begin()
-            with written(memory, run.own(layout.DATA)) as path:
-                if ordered_classes(memory):
-                    chosen.setdefault("ordinal", True)
-                if memory.annotations is not None:
-                    chosen["annotations"] = own_annotations(memory.annotations, path.parent)
-                plan = plan_cleaning(path, run.folder, **chosen)
-        plan.execute()
+    with Claim(run, force=force) as claim, claim.located(memory or data) as path:
+        if memory and ordered_classes(memory):
+            chosen.setdefault("ordinal", True)
+        if memory and memory.annotations is not None:
+            chosen["annotations"] = own_annotations(memory.annotations, run.folder / layout.DATA)
+        plan = plan_cleaning(str(path), run.folder, **chosen)
+    plan.execute()
     return Result(run.folder, memory)
 
 

@@ -1,7 +1,6 @@
 """save: labels that other code has corrected, as a run without a model: for review, apply, report and export."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from unflip.data.labeling import choose_labels
 from unflip.data.labels import LABEL, NAMING, match_rows, numbers_or_names, to_class_numbers
 from unflip.data.loaders import load_raw
 from unflip.data.matching import Keys
-from unflip.data.memory import as_table, take_memory, written
+from unflip.data.memory import as_table, take_memory
 from unflip.data.options import DataOptions
 from unflip.engine.evaluation import data_path
 from unflip.errors import InputError
@@ -54,11 +53,8 @@ def save(labels: Any, data: Any, out: str | Path | None = None, *, force: bool =
     memory, run = take_memory(data, options), as_run(out)
     inputs = [Path(path) for path in (labels, data) if isinstance(path, str | Path)]
     run.check_free(resume=False, force=force, inputs=inputs)
-    with Claim(run, force=force) as claim, ExitStack() as writing:
-        if memory is not None:
-            claim.hold().begin()
-            data = writing.enter_context(written(memory, run.own(layout.DATA)))
-        chosen = check_section(DataOptions, options | {"path": str(data)})
+    with Claim(run, force=force) as claim, claim.located(memory or data) as path:
+        chosen = check_section(DataOptions, options | {"path": str(path)})
         raw, _ = choose_labels(load_raw(chosen), chosen)
         names = raw.class_names
         classes = names or tuple(map(str, range(raw.num_classes)))

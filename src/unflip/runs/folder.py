@@ -4,8 +4,8 @@ import json
 import tempfile
 import tomllib
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -24,6 +24,7 @@ from unflip.data.images import Pictures, bytes_to_pixels, pictures_of_files
 from unflip.data.labeling import choose_labels
 from unflip.data.loaders import find_loader, load_raw
 from unflip.data.loaders.arrays import read_origin
+from unflip.data.memory import InMemory, written
 from unflip.data.options import DataOptions
 from unflip.encoders.base import restore
 from unflip.encoders.table import text_columns
@@ -393,6 +394,16 @@ class Claim:
 
     def __exit__(self, *error: object) -> None:
         self._locks.close()
+
+    @contextmanager
+    def located(self, data: str | Path | InMemory | None) -> Iterator[str | Path | None]:
+        """Say where data is; data in memory is written to the run folder first, and removed after an error."""
+        if not isinstance(data, InMemory):
+            yield data
+            return
+        self.hold().begin()
+        with written(data, self.run.own(layout.DATA)) as path:
+            yield path
 
     def hold(self) -> Run:
         """Create and lock the folder before the first write; return the run. Only the first process locks.
