@@ -374,8 +374,7 @@ def uncertainty(quality: Array, of_given: Array, of_suggested: Array, *, differs
     """
     q, p_g, p_s = (np.nan_to_num(column.astype(np.float64), nan=1.0) for column in (quality, of_given, of_suggested))
     instead = np.clip(p_s / np.maximum(1 - p_g, _EPS), 0, 1)
-    wrong: Array = np.where(differs & ~np.isnan(quality), 1 - (1 - q) * instead, 1 - q)
-    return wrong
+    return np.where(differs & ~np.isnan(quality), 1 - (1 - q) * instead, 1 - q)
 
 
 def information_density(uncertain: Array, neighbors: Array, distances: Array) -> Array:
@@ -409,5 +408,4 @@ def classes_in_turns(worth: Array, classes: Array) -> Array:
     order = np.lexsort((-worth, classes))
     turn = np.empty(len(worth), np.int64)
     turn[order] = np.arange(len(worth)) - np.searchsorted(classes[order], classes[order])
-    result: Array = np.lexsort((-worth, turn))
-    return result
+    return np.lexsort((-worth, turn))

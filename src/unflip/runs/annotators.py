@@ -157,8 +157,7 @@ def label_gain(first: Array, second: Array, accuracy: float, num_classes: int) -
     array([0.4, 0. ])
     """
     error = (1 - accuracy) / max(1, num_classes - 1)
-    gain: Array = np.maximum(0.0, second * accuracy - first * error)
-    return gain
+    return np.maximum(0.0, second * accuracy - first * error)
 
 
 def _ask_next(

@@ -257,8 +257,7 @@ def in_turns(log_odds: Array, given: Array) -> Array:
     tied = np.append(False, (values[1:] == values[:-1]) | (np.isnan(values[1:]) & np.isnan(values[:-1])))
     begins = np.flatnonzero(~(tied & np.append(True, labels[1:] == labels[:-1])))
     turn = np.arange(len(order)) - np.repeat(begins, np.diff(np.append(begins, len(order))))
-    result: Array = order[np.lexsort((labels, turn, np.cumsum(~tied)))]
-    return result
+    return order[np.lexsort((labels, turn, np.cumsum(~tied)))]
 
 
 class LabelSummary(NamedTuple):
