@@ -1,7 +1,6 @@
 """review: serve the review page, and export the reviewed labels."""
 
 import getpass
-import signal
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from unflip.data.matching import Keys
-from unflip.errors import ConfigError, MissingExtraError, RunFolderError
+from unflip.errors import ConfigError, MissingExtraError, RunFolderError, Stopped
 from unflip.files import write_text
 from unflip.review import Order
 from unflip.review.examples import Examples
@@ -50,15 +49,9 @@ def review(
         raise MissingExtraError(error.name or "fastapi", "review") from error
     with listen(host, port) as listening, open_review(Path(folder), reviewer=name, data=data, order=order) as opened:
         serving = prepare(opened, listening, host)
-        # The server shuts down first, then re-raises the signal.
-        handlers = {ending: signal.signal(ending, _end) for ending in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            with suppress(_Ended):
-                on_ready(serving.address)
-                serving.run()
-        finally:
-            for ending, handler in handlers.items():
-                signal.signal(ending, handler)
+        with suppress(KeyboardInterrupt, Stopped):  # the server shuts down first, then raises the signal again
+            on_ready(serving.address)
+            serving.run()
         return len(opened.decisions.decided())
 
 
@@ -96,11 +89,3 @@ def reviewer_name(given: str | None) -> str:
     if not name or not name.isprintable() or len(name) > 80:
         raise ConfigError(f"--reviewer {given!r}: give a name of 1 to 80 printable characters")
     return name
-
-
-class _Ended(BaseException):
-    """Raised by Ctrl-C or SIGTERM: how the server always ends."""
-
-
-def _end(*_: object) -> None:
-    raise _Ended
