@@ -11,26 +11,25 @@ if TYPE_CHECKING:  # torch takes seconds to import, and names are needed without
     from unflip.methods.base import Method, RunShape, TrainContext
     from unflip.options import Options
 
+_IN = "unflip.methods"
 methods = Registry(
     "method",
     [
-        Entry("unflip", "cross-fitted ensemble that scores and corrects labels", "unflip.methods.unflip.pixels:unflip"),
-        Entry("standard", "cross-entropy on the given labels", "unflip.methods.base:Standard"),
-        Entry("gce", "generalized cross-entropy, a noise-robust loss", "unflip.methods.gce:GCE"),
-        Entry("sl", "symmetric cross-entropy: cross-entropy plus its reverse", "unflip.methods.sl:SL"),
-        Entry("coteaching+", "two networks select examples for each other", "unflip.methods.coteaching:Coteaching"),
-        Entry("lrt", "label correction by likelihood ratio (AdaCorr)", "unflip.methods.lrt:LRT"),
-        Entry("plc", "progressive label correction", "unflip.methods.plc:PLC"),
-        Entry("mddc", "plc with mean-based calibration of the class Gaussians", "unflip.methods.mddc:mddc"),
-        Entry("cddc", "plc with covariance-based calibration of the class Gaussians", "unflip.methods.mddc:cddc"),
-        Entry("elr", "cross-entropy with a penalty that keeps early predictions", "unflip.methods.elr:ELR"),
-        Entry("elr+", "elr with two networks, averaged weights and mixup", "unflip.methods.elr:ELRPlus"),
-        Entry("ssr", "relabels confident examples, trains where neighbors agree", "unflip.methods.ssr:SSR"),
-        Entry(
-            "dividemix", "two networks split the data to train semi-supervised", "unflip.methods.dividemix:DivideMix"
-        ),
-        Entry("dividemix-m", "dividemix with mean-based calibration", "unflip.methods.dividemix:dividemix_m"),
-        Entry("dividemix-c", "dividemix with covariance-based calibration", "unflip.methods.dividemix:dividemix_c"),
+        Entry("unflip", "cross-fitted ensemble that scores and corrects labels", f"{_IN}.unflip.pixels:unflip"),
+        Entry("standard", "cross-entropy on the given labels", f"{_IN}.base:Standard"),
+        Entry("gce", "generalized cross-entropy, a noise-robust loss", f"{_IN}.gce:GCE"),
+        Entry("sl", "symmetric cross-entropy: cross-entropy plus its reverse", f"{_IN}.sl:SL"),
+        Entry("coteaching+", "two networks select examples for each other", f"{_IN}.coteaching:Coteaching"),
+        Entry("lrt", "label correction by likelihood ratio (AdaCorr)", f"{_IN}.lrt:LRT"),
+        Entry("plc", "progressive label correction", f"{_IN}.plc:PLC"),
+        Entry("mddc", "plc with mean-based calibration of the class Gaussians", f"{_IN}.mddc:mddc"),
+        Entry("cddc", "plc with covariance-based calibration of the class Gaussians", f"{_IN}.mddc:cddc"),
+        Entry("elr", "cross-entropy with a penalty that keeps early predictions", f"{_IN}.elr:ELR"),
+        Entry("elr+", "elr with two networks, averaged weights and mixup", f"{_IN}.elr:ELRPlus"),
+        Entry("ssr", "relabels confident examples, trains where neighbors agree", f"{_IN}.ssr:SSR"),
+        Entry("dividemix", "two networks split the data to train semi-supervised", f"{_IN}.dividemix:DivideMix"),
+        Entry("dividemix-m", "dividemix with mean-based calibration", f"{_IN}.dividemix:dividemix_m"),
+        Entry("dividemix-c", "dividemix with covariance-based calibration", f"{_IN}.dividemix:dividemix_c"),
     ],
 )
 SUFFIXES = {"m": "mean", "c": "covariance"}
