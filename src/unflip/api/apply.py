@@ -209,12 +209,8 @@ def memory_for(run: Run, data: Any, label_column: str | None = None) -> InMemory
 @contextmanager
 def _opened(run: Run, data: Any, memory: InMemory | None) -> Iterator[tuple[Dataset, DataOptions]]:
     """Read the data that a run is applied to; data in memory is written to a temporary folder."""
-    if memory is None:
-        options = run.own_data(data)
-        yield load_raw(options), options
-        return
     with tempfile.TemporaryDirectory(prefix="unflip-", ignore_cleanup_errors=True) as folder:
-        options = DataOptions(path=str(write_data(memory, Path(folder))))
+        options = run.own_data(data) if memory is None else DataOptions(path=str(write_data(memory, Path(folder))))
         yield load_raw(options), options
 
 
