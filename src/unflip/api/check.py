@@ -91,8 +91,7 @@ def check(
     done, memory = as_run(out), memory_for(trained, data, label_column)
     column = None if memory else label_column or trained.own_data().label_column
     inputs = [trained.folder, *(Path(path) for path in (data, baseline) if isinstance(path, str | Path))]
-    done.check_free(resume=False, force=force, inputs=inputs)
-    with Claim(done, force=force) as claim, claim.located(memory or data) as path:
+    with Claim(done, force=force, inputs=inputs) as claim, claim.located(memory or data) as path:
         new = read_new(trained, str(path), label_column=column, skip_broken=skip_broken, weights=weights)
         parts = [name for name, part in new.raw.parts().items() if name in ("train", "val") and len(part.inputs)]
         if not parts:

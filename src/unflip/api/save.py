@@ -52,8 +52,7 @@ def save(labels: Any, data: Any, out: str | Path | None = None, *, force: bool =
     """
     memory, run = take_memory(data, options), as_run(out)
     inputs = [Path(path) for path in (labels, data) if isinstance(path, str | Path)]
-    run.check_free(resume=False, force=force, inputs=inputs)
-    with Claim(run, force=force) as claim, claim.located(memory or data) as path:
+    with Claim(run, force=force, inputs=inputs) as claim, claim.located(memory or data) as path:
         chosen = check_section(DataOptions, options | {"path": str(path)})
         raw, _ = choose_labels(load_raw(chosen), chosen)
         names = raw.class_names

@@ -183,7 +183,7 @@ def open_review(
     run = finished_run(folder)
     before = (folder / layout.RESULT).stat()
     pictures = run.pictures(data)
-    rows = (run.rows(data) if pictures is None else None) or Rows(lambda _: (), 0, None)
+    rows = (run.rows(data) if pictures is None else None) or Rows(lambda _: (), 0)
     examples = Examples(run, rows)
     examples.ranking(order)  # before anything is written
     with locked(folder / layout.REVIEW_LOCK, busy="already under review, or being replaced, by another process"):

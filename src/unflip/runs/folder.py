@@ -382,10 +382,11 @@ class Claim:
         run: the run folder.
         resume: the run in it is resumed.
         force: the run in it is replaced.
+        inputs: files and folders that the command reads.
     """
 
-    def __init__(self, run: Run, *, resume: bool = False, force: bool = False) -> None:
-        run.check_free(resume=resume, force=force)
+    def __init__(self, run: Run, *, resume: bool = False, force: bool = False, inputs: Iterable[Path] = ()) -> None:
+        run.check_free(resume=resume, force=force, inputs=inputs)
         self.run, self.resume, self.force = run, resume, force
         self._locks, self._held = ExitStack(), not is_first_process()
 
@@ -464,7 +465,7 @@ def open_rows(options: DataOptions, count: int, texts: Sequence[str] | None = No
     if isinstance(inputs, Table):
         names = inputs.table.column_names
         return Rows(lambda index: [as_cell(value) for value in row_of(index)], len(names), names, texts)
-    return Rows(lambda index: [as_cell(float(value)) for value in row_of(index)], inputs.shape[1], None)
+    return Rows(lambda index: [as_cell(float(value)) for value in row_of(index)], inputs.shape[1])
 
 
 def _load(options: DataOptions, *, rows: bool) -> Dataset | None:
