@@ -32,7 +32,8 @@ from unflip.runs.folder import Run
 from unflip.runs.labels import REMOVED, label_issue_mask, write_table
 from unflip.runs.layout import check_output
 
-_REVIEWED, _LISTED, _ISSUE, _FILLED = "reviewed", "listed", "label issue", "suggested label"  # reasons of a change
+_REASONS = ("reviewed", "listed", "label issue", "suggested label")  # of a change
+_REVIEWED, _LISTED, _ISSUE, _FILLED = range(len(_REASONS))
 
 
 class Applied(NamedTuple):
@@ -152,9 +153,6 @@ class Corrections:
         return np.asarray(~self.keep | (self.labels != self.keys.given))
 
 
-_REASONS = (_REVIEWED, _LISTED, _ISSUE, _FILLED)
-
-
 def corrections(run: Run, chosen: ApplyOptions) -> Corrections:
     """Return the new labels of a run's examples: listed or reviewed ones, then suggested ones."""
     table, examples = run.labels(), Examples(run)
@@ -169,16 +167,16 @@ def corrections(run: Run, chosen: ApplyOptions) -> Corrections:
             raise InputError("labels: give a table with the columns index, path or id, and label")
         found, removed = listed.labels.numpy(), listed.removed.numpy()
         labels, keep = np.where(found >= 0, found, given), ~removed
-        reasons[(found >= 0) | removed] = _REASONS.index(_LISTED)
+        reasons[(found >= 0) | removed] = _LISTED
         return Corrections(examples.keys, labels, keep, reasons, quality)
     for index, label in reviewed_labels(run, examples).items():
         labels[index], keep[index] = (given[index], False) if label is None else (label, True)
-        reasons[index] = _REASONS.index(_REVIEWED)
+        reasons[index] = _REVIEWED
     if chosen.only is None:
         issues = label_issue_mask(table) & (reasons < 0)
         if chosen.min_confidence is not None:  # labels without a quality stay
             issues &= 1 - quality >= chosen.min_confidence
-        reasons[issues] = _REASONS.index(_ISSUE)
+        reasons[issues] = _ISSUE
         if chosen.drop == "label-issues":
             keep[issues] = False
         else:
@@ -186,7 +184,7 @@ def corrections(run: Run, chosen: ApplyOptions) -> Corrections:
         if chosen.fill_above is not None:
             likely = table["prob_suggested"].to_numpy() >= chosen.fill_above
             filled = likely & (given < 0) & (reasons < 0)
-            labels[filled], reasons[filled] = examples.suggested[filled], _REASONS.index(_FILLED)
+            labels[filled], reasons[filled] = examples.suggested[filled], _FILLED
     return Corrections(examples.keys, labels, keep, reasons, quality)
 
 
@@ -242,7 +240,7 @@ def _match(run: Run, keys: Keys, fixes: Corrections) -> tuple[NewLabels, Array, 
             missing += 1
             continue
         unchanged = elsewhere or keys.given[place] in (-1, fixes.keys.given[row])
-        if unchanged or _REASONS[fixes.reasons[row]] != _ISSUE:
+        if unchanged or fixes.reasons[row] != _ISSUE:
             new.new[place], new.keep[place], source[place] = fixes.labels[row], fixes.keep[row], row
     return new, source, missing
 
