@@ -3,11 +3,11 @@
 Rows may be in half precision, memory-mapped, or in several files: they are read in blocks.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from sklearn.utils import gen_batches
 
 Array = np.ndarray[Any, Any]
 EXACT_ROWS = 20_000
@@ -65,8 +65,7 @@ def nearest(
     centered = points - middle
     count = k + (leave_out is not None) + _SPARE
     best, indices = np.empty((len(points), 0), np.float32), np.empty((len(points), 0), np.int64)
-    size = max(1, BLOCK_VALUES // max(1, features.shape[1]))
-    for places in gen_batches(len(features) if rows is None else len(rows), size):
+    for places in _blocks(len(features) if rows is None else len(rows), BLOCK_VALUES // max(1, features.shape[1])):
         chosen: Any = places if rows is None else rows[places]
         block = _wide(features, chosen) - middle
         distances, at = faiss.knn(centered, block, min(count, len(block)))
@@ -97,10 +96,10 @@ def all_nearest(features: Rows, k: int = 10) -> Neighbors:
         return np.pad((block - middle) * scale, ((0, 0), (0, block.shape[1] % 2))).clip(-_MAX_HALF, _MAX_HALF)
 
     index = _trained_index(points(sample), count // LIST_ROWS)
-    for rows in gen_batches(count, QUERY_ROWS):
+    for rows in _blocks(count, QUERY_ROWS):
         index.add(points(_wide(features, rows)))
     indices, distances = np.empty((count, k), np.int64), np.empty((count, k), np.float32)
-    for rows in gen_batches(count, QUERY_ROWS):
+    for rows in _blocks(count, QUERY_ROWS):
         block = _wide(features, rows)
         candidates = index.search(points(block), k + 1)[1]
         indices[rows], distances[rows] = _rank(features, block, candidates, k, own[rows])
@@ -125,8 +124,7 @@ def _rank(features: Rows, points: Array, candidates: Array, k: int, leave_out: A
     indices = np.full((len(points), k), -1)
     distances = np.full((len(points), k), np.inf, np.float32)
     candidates = np.sort(candidates, axis=1)  # ties go to the lower index
-    size = max(1, BLOCK_VALUES // max(1, candidates.shape[1] * points.shape[1]))
-    for part in gen_batches(len(points), size):
+    for part in _blocks(len(points), BLOCK_VALUES // max(1, candidates.shape[1] * points.shape[1])):
         some = candidates[part]
         near = _wide(features, some.ravel().clip(min=0)).reshape(*some.shape, points.shape[1])
         exact = np.linalg.norm(near - points[part, None], axis=2)
@@ -143,6 +141,12 @@ def _rank(features: Rows, points: Array, candidates: Array, k: int, leave_out: A
 def _wide(features: Rows, rows: slice | Array) -> Array:
     """Return rows as one contiguous float32 array."""
     return np.ascontiguousarray(np.asarray(features[rows]), np.float32)
+
+
+def _blocks(count: int, size: int) -> Iterator[slice]:
+    size = max(1, size)
+    for start in range(0, count, size):
+        yield slice(start, min(count, start + size))
 
 
 def _library() -> Any:
