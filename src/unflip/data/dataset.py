@@ -247,13 +247,14 @@ class Dataset:
         count, more = len(self.given), len(self.val.class_numbers)
         val_labels, truth, same = self.val.class_numbers.numpy(), self.train.truth, self.same
         names = joined_names(self.train, self.val)
+        contents = [part.contents for part in (self.train, self.val) if part.contents is not None]
         train = replace(
             self.train,
             opened=JoinedSource([self.train.source, self.val.source]),
             labels=np.concatenate([self.given.numpy(), val_labels]),
             truth=None if truth is None else np.concatenate([truth, val_labels]),
             ids=None if names is None else np.array(names, object),
-            contents=joined_contents(self.train, self.val),
+            contents=np.concatenate(contents) if len(contents) == 2 else None,
             groups=None,  # there is nothing left to split
         )
         if same is not None:
@@ -287,10 +288,3 @@ def joined_names(train: Split, val: Split | None) -> tuple[str, ...] | None:
         return train.names
     count = 0 if val.labels is None else len(val.labels)
     return train.names + (val.names or tuple(f"val-{i}" for i in range(count)))
-
-
-def joined_contents(train: Split, val: Split | None) -> Array | None:
-    """Return the contents of training and validation examples; None if they are not known."""
-    parts = [part.contents for part in (train, val) if part is not None]
-    known = [contents for contents in parts if contents is not None]
-    return np.concatenate(known) if len(known) == len(parts) else None

@@ -20,19 +20,16 @@ def split(data: Dataset, fraction: float, seed: int) -> Dataset:
     """Return the data with ``fraction`` of its training examples held out, or with its own validation set."""
     data = data.joined()
     given = data.given
-    has_val = bool(data.is_val.any())
-    if has_val:
-        is_val = data.is_val
-    else:
+    is_val = data.is_val
+    if not is_val.any():
         groups = None
         if data.train.groups is not None:
             groups = torch.from_numpy(np.unique(data.train.groups, return_inverse=True)[1])
-        is_val = _held_out(data, fraction, seed, groups)
-    if not has_val and data.same is not None:
-        whole = untorn(is_val, data.same)
-        if 2 * int(whole.sum()) < int(is_val.sum()):  # most examples have duplicates
-            whole = _held_out(data, fraction, seed, data.same)
-        is_val = whole
+        is_val = drawn = _held_out(data, fraction, seed, groups)
+        if data.same is not None:
+            is_val = untorn(drawn, data.same)
+            if 2 * int(is_val.sum()) < int(drawn.sum()):  # most examples have duplicates
+                is_val = _held_out(data, fraction, seed, data.same)
     result = replace(data, is_val=is_val & ~data.removed)
     initial = given if data.reviewed is None else torch.where(data.reviewed < 0, given, data.reviewed)
     if len(initial[result.trains].unique()) < 2:
