@@ -446,9 +446,8 @@ def _score_own(pred_probs: Any, given: Array) -> Scores:
     sums = probs.sum(1)
     if not np.isfinite(probs).all() or (probs < 0).any() or (np.abs(sums - 1) > _SUM_TOLERANCE).any():
         raise ValueError("pred_probs: each row must hold probabilities, from 0 to 1, that add up to 1")
-    best, log_odds, errors = score_labels(
-        torch.from_numpy(np.require(probs, np.float32, ["C", "W"])), torch.from_numpy(codes.astype(np.int64))
-    )
+    single = torch.from_numpy(np.require(probs, np.float32, ["C", "W"]))
+    best, log_odds, errors = score_labels(single, torch.from_numpy(codes.astype(np.int64)))
     suggested, count = classes[best.numpy()], len(given)
     columns = {
         "index": np.arange(count),

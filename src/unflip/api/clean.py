@@ -315,9 +315,8 @@ def _check_labels(embedding: EmbedPlan, options: DataOptions) -> None:
 
 
 def _has_digests(reviewed: Path) -> bool:
-    return reviewed.suffix.lower() in (".csv", ".parquet") and "digest" in column_names(
-        reviewed, f"reviewed {reviewed}"
-    )
+    what = f"reviewed {reviewed}"
+    return reviewed.suffix.lower() in (".csv", ".parquet") and "digest" in column_names(reviewed, what)
 
 
 def _pictures(features: Dataset) -> dict[str, Inputs]:

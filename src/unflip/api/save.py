@@ -190,9 +190,8 @@ def write_scored(
     run.write_metrics([])
     empty = {"epoch": [0], "index": [0], "old": [0], "new": [0], "confidence": [0.0]}
     run.write_labels(table, {name: torch.tensor(values)[:0] for name, values in empty.items()})
-    write_table(
-        run.own(layout.LABEL_ISSUES), list_label_issues(table, "path" if raw.holds_images else "id", texts or {})
-    )
+    issues = list_label_issues(table, "path" if raw.holds_images else "id", texts or {})
+    write_table(run.own(layout.LABEL_ISSUES), issues)
     unknown_here = ("noise", "noise_rate", "transition_error", "val_accuracy", "quality_auroc", "score_auroc")
     unknown = {"given": None, "current": None}
     result = {**about, **dict.fromkeys((*unknown_here, "other_issues", "since_last"))} | {

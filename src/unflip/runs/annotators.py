@@ -25,13 +25,10 @@ _TEXT = ("id", "annotator", "label", "confuses", "copies", "top1", "top2")
 
 def read_annotators(path: Path) -> pa.Table:
     """Read a table about annotators; names are text, even where they look like numbers."""
-    convert = pa.csv.ConvertOptions(
-        column_types=dict.fromkeys(_TEXT, pa.string()), null_values=[""], strings_can_be_null=True
-    )
+    types, parse = dict.fromkeys(_TEXT, pa.string()), pa.csv.ParseOptions(newlines_in_values=True)
+    convert = pa.csv.ConvertOptions(column_types=types, null_values=[""], strings_can_be_null=True)
     with reading(path, "list of annotators or their labels"):
-        return pa.csv.read_csv(
-            path, convert_options=convert, parse_options=pa.csv.ParseOptions(newlines_in_values=True)
-        )
+        return pa.csv.read_csv(path, parse_options=parse, convert_options=convert)
 
 
 class Unlabeled(NamedTuple):

@@ -88,9 +88,8 @@ def _check_annotations(data: Dataset, people: Array | None, path: str) -> Datase
     by = tuple(map(str, range(table.shape[1]) if people is None else people.tolist()))
     if len(by) != table.shape[1]:
         raise InputError(f"{path}, '{ANNOTATORS}': {len(by)} names for {table.shape[1]} columns of annotations")
-    return replace(
-        data, train=replace(data.train, annotations=codes.astype(np.int32)), class_names=names, annotators=by
-    )
+    train = replace(data.train, annotations=codes.astype(np.int32))
+    return replace(data, train=train, class_names=names, annotators=by)
 
 
 def read_arrays(path: Path, mmap_threshold_mb: float) -> dict[str, Array]:
