@@ -58,7 +58,7 @@ def train(
     Returns:
         The finished run.
     """
-    memory = take_memory(data, options)
+    memory = None if data is None or isinstance(data, str | Path) else take_memory(data, options)
     tree, run = option_tree(TRAIN, {"method": method, "epochs": epochs, "seed": seed, **options}), as_run(out)
     execution = check_section(Execution, tree.pop("execution", {}))
     with Claim(run, resume=resume, force=force) as claim:

@@ -4,6 +4,7 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
@@ -27,7 +28,7 @@ from unflip.methods.base import RunShape
 from unflip.nn import networks
 from unflip.nn.backbone import PretrainedOptions, usual_freeze_epochs
 from unflip.options import Options, check_options
-from unflip.presets import preset_names, preset_text
+from unflip.presets import preset_names
 from unflip.progress import Track, untracked
 from unflip.runs.options import Common, OptimizerOptions
 
@@ -229,9 +230,10 @@ def read_toml(path: Path, what: str = "config") -> Tree:
 
 def read_preset(name: str) -> Tree:
     """Read a preset of the package."""
-    if name not in preset_names():
+    file = resources.files("unflip.presets") / f"{name}.toml"
+    if not file.is_file():
         raise ConfigError(unknown("preset", name, preset_names()))
-    return tomllib.loads(preset_text(name))
+    return tomllib.loads(file.read_text("utf-8"))
 
 
 def parse_setting(text: str) -> Tree:
