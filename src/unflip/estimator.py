@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, overload
@@ -34,7 +33,6 @@ from unflip.data.memory import (
     own_annotations,
     plain_column,
     unmasked,
-    written,
 )
 from unflip.data.sources import ArraySource, check_finite
 from unflip.encoders.base import restore
@@ -414,10 +412,8 @@ def find_label_errors(
     memory, run = InMemory(features, labels, annotations=annotations), as_run(out)
     model, data = UnflipClassifier(**parameters), Tree(path="X, y")
     try:
-        with Claim(run) as claim, ExitStack() as writing:
-            claim.hold().begin()
-            folder = run.own(layout.DATA)
-            data["path"] = str(writing.enter_context(written(memory, folder)))
+        with Claim(run) as claim, claim.located(memory) as path:
+            data["path"], folder = str(path), run.folder / layout.DATA
             if annotations is not None:
                 data["annotations"] = own_annotations(annotations, folder)
             if groups is not None:
@@ -428,8 +424,8 @@ def find_label_errors(
                 write_table(Path(data["reviewed"]), pa.table({"index": rows, "label": given[rows]}))
             train_run(claim, model._configure(len(given), data), Execution(device=model.device))
     except UnflipError as error:
-        path = Path(data["path"])
-        raise ValueError(str(error).replace(str(path), path.name).replace(path.name, "X, y")) from error
+        place = Path(data["path"])
+        raise ValueError(str(error).replace(str(place), place.name).replace(place.name, "X, y")) from error
     _warn_of_dropped_columns(run.model.encoding)
     return Result(run.folder, memory)
 
@@ -456,23 +452,21 @@ def _score_own(pred_probs: Any, given: Array) -> Scores:
     sums = probs.sum(1)
     if not np.isfinite(probs).all() or (probs < 0).any() or (np.abs(sums - 1) > _SUM_TOLERANCE).any():
         raise ValueError("pred_probs: each row must hold probabilities, from 0 to 1, that add up to 1")
-    best, log_odds, errors = score_labels(
-        torch.from_numpy(np.require(probs, np.float32, ["C", "W"])), torch.from_numpy(codes.astype(np.int64))
-    )
+    single = torch.from_numpy(np.require(probs, np.float32, ["C", "W"]))
+    best, log_odds, errors = score_labels(single, torch.from_numpy(codes.astype(np.int64)))
     suggested, count = classes[best.numpy()], len(given)
-    table = pa.table(
-        {
-            "index": np.arange(count),
-            "id": pa.array(np.arange(count)).cast(pa.string()),
-            "split": ["train"] * count,
-            "given_label": given,
-            "suggested_label": suggested,
-            "label_quality": log_odds.sigmoid().float().numpy(),
-            "is_label_issue": suggested != given,
-            "log_odds": log_odds.numpy(),
-            "reviewed": np.zeros(count, bool),
-        }
-    )
+    columns = {
+        "index": np.arange(count),
+        "id": pa.array(np.arange(count)).cast(pa.string()),
+        "split": ["train"] * count,
+        "given_label": given,
+        "suggested_label": suggested,
+        "label_quality": log_odds.sigmoid().float().numpy(),
+        "is_label_issue": suggested != given,
+        "log_odds": log_odds.numpy(),
+        "reviewed": np.zeros(count, bool),
+    }
+    table = pa.table(columns)
     return Scores(table, summarize_labels(table, errors), memory)
 
 

@@ -49,7 +49,8 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
             temporary.replace(path)
         finally:
             shutil.rmtree(place, ignore_errors=True)
-        _flush_entries(path.parent)  # or a power cut may bring back the old file
+        if os.name != "nt":  # Windows cannot open folders
+            _flush(path.parent, os.O_RDONLY)  # or a power cut may bring back the old file
 
 
 @contextmanager
@@ -193,11 +194,6 @@ def is_marked(marker: Path) -> bool:
     except (OSError, ValueError):
         return False
     return isinstance(content, dict) and "unflip" in content
-
-
-def _flush_entries(folder: Path) -> None:
-    if os.name != "nt":  # Windows cannot open folders
-        _flush(folder, os.O_RDONLY)
 
 
 def _flush(path: Path, mode: int = os.O_RDWR) -> None:  # Windows can only flush files open for writing

@@ -49,7 +49,7 @@ def annotators(
     what = str(data) if isinstance(data, str | Path) else "annotations"
     raw, fit = with_consensus(_read(data, columns, tuple(classes), what), what)
     long, names, count = long_form(raw), raw.class_names or (), len(raw.train.inputs)
-    ids = [str(name) for name in np.asarray(raw.train.ids).tolist()]
+    ids = raw.ids or ()
     given, q = np.asarray(raw.train.labels), fit.log_probs.double().exp()
     number = {name: code for code, name in enumerate(names)}
     quality = q[torch.arange(count), torch.tensor([number[name] for name in given.tolist()])]
@@ -58,15 +58,13 @@ def annotators(
     for row, person, label in zip(long.example.tolist(), by, long.label.tolist(), strict=True):
         said[row].append(f"{person}: {names[label]}")
     examples = pa.table({"id": ids, "labels": [", ".join(labels) for labels in said], "label": given})
-    learned = pa.table(
-        {
-            "index": np.arange(count),
-            "given_label": given,
-            "suggested_label": np.array(names, np.str_)[q.argmax(1).numpy()],
-            "label_quality": quality.numpy(),
-        }
-    )
-    result = save(learned, InMemory(examples), out, force=force, classes=names)
+    learned = {
+        "index": np.arange(count),
+        "given_label": given,
+        "suggested_label": np.array(names, np.str_)[q.argmax(1).numpy()],
+        "label_quality": quality.numpy(),
+    }
+    result = save(pa.table(learned), InMemory(examples), out, force=force, classes=names)
     with Claim(result, force=True) as claim:
         claim.hold()
         result.write_annotators(annotator_tables(fit, long, torch.arange(count), ids, names))

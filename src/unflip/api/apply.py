@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from unflip.api.options import ApplyOptions
 from unflip.data.arrays import Array
-from unflip.data.dataset import Dataset, joined_ids
+from unflip.data.dataset import Dataset, joined_names
 from unflip.data.files import is_image
-from unflip.data.labeling import as_strings, content_kind, contents_of
+from unflip.data.labeling import content_kind, contents_of
 from unflip.data.labels import LABEL, REMOVE, read_reviewed
 from unflip.data.loaders import load_raw, target_suffixes
 from unflip.data.matching import Keys, Matcher
@@ -24,16 +24,16 @@ from unflip.data.rewrite import CHANGES, MARKER, NewLabels, by_row, class_number
 from unflip.encoders.table import with_contents
 from unflip.errors import ConfigError, InputError
 from unflip.files import OwnedFolder
-from unflip.review.decisions import DecisionStore
 from unflip.review.examples import Examples
-from unflip.review.review import finished_run, settled
+from unflip.review.review import finished_run, saved_decisions, settled
 from unflip.runs import layout
 from unflip.runs.config import check_section
 from unflip.runs.folder import Run
 from unflip.runs.labels import REMOVED, label_issue_mask, write_table
 from unflip.runs.layout import check_output
 
-_REVIEWED, _LISTED, _ISSUE, _FILLED = "reviewed", "listed", "label issue", "suggested label"  # reasons of a change
+_REASONS = ("reviewed", "listed", "label issue", "suggested label")  # of a change
+_REVIEWED, _LISTED, _ISSUE, _FILLED = range(len(_REASONS))
 
 
 class Applied(NamedTuple):
@@ -154,9 +154,6 @@ class Corrections:
         return np.asarray(~self.keep | (self.labels != self.keys.given))
 
 
-_REASONS = (_REVIEWED, _LISTED, _ISSUE, _FILLED)
-
-
 def corrections(run: Run, chosen: ApplyOptions) -> Corrections:
     """Return the new labels of a run's examples: listed or reviewed ones, then suggested ones."""
     table, examples = run.labels(), Examples(run)
@@ -171,16 +168,16 @@ def corrections(run: Run, chosen: ApplyOptions) -> Corrections:
             raise InputError("labels: give a table with the columns index, path or id, and label")
         found, removed = listed.labels.numpy(), listed.removed.numpy()
         labels, keep = np.where(found >= 0, found, given), ~removed
-        reasons[(found >= 0) | removed] = _REASONS.index(_LISTED)
+        reasons[(found >= 0) | removed] = _LISTED
         return Corrections(examples.keys, labels, keep, reasons, quality)
     for index, label in reviewed_labels(run, examples).items():
         labels[index], keep[index] = (given[index], False) if label is None else (label, True)
-        reasons[index] = _REASONS.index(_REVIEWED)
+        reasons[index] = _REVIEWED
     if chosen.only is None:
         issues = label_issue_mask(table) & (reasons < 0)
         if chosen.min_confidence is not None:  # labels without a quality stay
             issues &= 1 - quality >= chosen.min_confidence
-        reasons[issues] = _REASONS.index(_ISSUE)
+        reasons[issues] = _ISSUE
         if chosen.drop == "label-issues":
             keep[issues] = False
         else:
@@ -188,15 +185,14 @@ def corrections(run: Run, chosen: ApplyOptions) -> Corrections:
         if chosen.fill_above is not None:
             likely = table["prob_suggested"].to_numpy() >= chosen.fill_above
             filled = likely & (given < 0) & (reasons < 0)
-            labels[filled], reasons[filled] = examples.suggested[filled], _REASONS.index(_FILLED)
+            labels[filled], reasons[filled] = examples.suggested[filled], _FILLED
     return Corrections(examples.keys, labels, keep, reasons, quality)
 
 
 def reviewed_labels(run: Run, examples: Examples) -> dict[int, int | None]:
     """Return the reviewed label of examples by index, None for removed ones: of the run's file, and of its review."""
-    log = run.folder / layout.DECISIONS
-    if log.exists() and log.stat().st_size:
-        with closing(DecisionStore(log, examples.keys, read_only=True)) as decisions:
+    with saved_decisions(run.folder, examples.keys) as decisions:
+        if decisions is not None:
             return settled(examples, decisions)
     current = examples.columns["current_label"]
     rows = np.flatnonzero(examples.reviewed).tolist()
@@ -212,12 +208,8 @@ def memory_for(run: Run, data: Any, label_column: str | None = None) -> InMemory
 @contextmanager
 def _opened(run: Run, data: Any, memory: InMemory | None) -> Iterator[tuple[Dataset, DataOptions]]:
     """Read the data that a run is applied to; data in memory is written to a temporary folder."""
-    if memory is None:
-        options = run.own_data(data)
-        yield load_raw(options), options
-        return
     with tempfile.TemporaryDirectory(prefix="unflip-", ignore_cleanup_errors=True) as folder:
-        options = DataOptions(path=str(write_data(memory, Path(folder))))
+        options = run.own_data(data) if memory is None else DataOptions(path=str(write_data(memory, Path(folder))))
         yield load_raw(options), options
 
 
@@ -249,7 +241,7 @@ def _match(run: Run, keys: Keys, fixes: Corrections) -> tuple[NewLabels, Array, 
             missing += 1
             continue
         unchanged = elsewhere or keys.given[place] in (-1, fixes.keys.given[row])
-        if unchanged or _REASONS[fixes.reasons[row]] != _ISSUE:
+        if unchanged or fixes.reasons[row] != _ISSUE:
             new.new[place], new.keep[place], source[place] = fixes.labels[row], fixes.keep[row], row
     return new, source, missing
 
@@ -262,7 +254,7 @@ def keys_of(raw: Dataset, classes: Sequence[str]) -> Keys:
     contents = [found for part in parts if (found := contents_of(part)) is not None]
     kind = content_kind(raw, raw.train) if len(contents) == len(parts) else ""
     digests = [f"{kind}-{value:016x}" for value in np.concatenate(contents).tolist()] if kind else None
-    return Keys(as_strings(joined_ids(raw.train, raw.val)), digests, np.concatenate(given), [*classes, ""])
+    return Keys(joined_names(raw.train, raw.val), digests, np.concatenate(given), [*classes, ""])
 
 
 def _list_changes(run: Run, keys: Keys, new: NewLabels, fixes: Corrections, source: Array) -> pa.Table:

@@ -3,7 +3,6 @@
 import os
 import shutil
 import warnings
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from unflip.api.result import Result
 from unflip.api.save import write_scored
 from unflip.data.arrays import Array
 from unflip.data.labels import missing_labels
-from unflip.data.memory import written
 from unflip.data.rewrite import class_numbers
 from unflip.encoders.table import example_texts
 from unflip.engine.evaluation import data_path
@@ -90,18 +88,14 @@ def check(
         if limit is None:
             raise ConfigError("--baseline needs --max-wrong: by how much the baseline may be exceeded")
         limit += finished_run(Path(baseline)).label_summary.noise_rate or 0.0
-    column = label_column or trained.own_data().label_column
     done, memory = as_run(out), memory_for(trained, data, label_column)
+    column = None if memory else label_column or trained.own_data().label_column
     inputs = [trained.folder, *(Path(path) for path in (data, baseline) if isinstance(path, str | Path))]
-    done.check_free(resume=False, force=force, inputs=inputs)
-    with Claim(done, force=force) as claim, ExitStack() as writing:
-        if memory is not None:
-            claim.hold().begin()
-            data, column = writing.enter_context(written(memory, done.own(layout.DATA))), None
-        new = read_new(trained, data, label_column=column, skip_broken=skip_broken, weights=weights)
+    with Claim(done, force=force, inputs=inputs) as claim, claim.located(memory or data) as path:
+        new = read_new(trained, str(path), label_column=column, skip_broken=skip_broken, weights=weights)
         parts = [name for name, part in new.raw.parts().items() if name in ("train", "val") and len(part.inputs)]
         if not parts:
-            raise InputError(f"data {data}: no examples besides test sets; name the folder or file of one")
+            raise InputError(f"data {path}: no examples besides test sets; name the folder or file of one")
         predictions = [predict_part(new, part, device=device, track=track) for part in parts]
         scored = _score(trained, new, parts, predictions)
         claim.hold()

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -20,7 +19,7 @@ from unflip.data.files import ImageFiles
 from unflip.data.labeling import choose_labels, label_data
 from unflip.data.loaders import load_raw
 from unflip.data.matching import Keys
-from unflip.data.memory import ordered_classes, own_annotations, take_memory, written
+from unflip.data.memory import ordered_classes, own_annotations, take_memory
 from unflip.data.options import DataOptions, ImageOptions
 from unflip.encoders.base import restore
 from unflip.encoders.table import encode_raw, example_texts
@@ -32,9 +31,8 @@ from unflip.issues.audit import AuditInput, run_checks
 from unflip.issues.duplicates import DuplicateIndex, find_duplicates
 from unflip.progress import Track, is_first_process, make_reporter
 from unflip.report.run_report import report_finished
-from unflip.review.decisions import DecisionStore
 from unflip.review.examples import Examples
-from unflip.review.review import as_csv
+from unflip.review.review import as_csv, saved_decisions
 from unflip.runs import layout
 from unflip.runs.config import Layers, RunConfig, Tree, check_section, make_layers, read_preset
 from unflip.runs.folder import Claim, Run, as_run
@@ -163,15 +161,12 @@ class Earlier(NamedTuple):
     @classmethod
     def read(cls, run: Run) -> "Earlier | None":
         """Return what is known of the run in a folder; None if there is none that can be read."""
-        log = run.folder / layout.DECISIONS
         if not (run.is_finished and (run.folder / layout.LABELS).exists()):  # a sweep may keep results only
             return None
         try:
             examples = Examples(run)
-            if not (log.exists() and log.stat().st_size):
-                return cls(examples.keys, None)
-            with closing(DecisionStore(log, examples.keys, read_only=True)) as decisions:
-                return cls(examples.keys, as_csv(examples, decisions) if decisions.decided() else None)
+            with saved_decisions(run.folder, examples.keys) as decisions:
+                return cls(examples.keys, as_csv(examples, decisions) if decisions and decisions.decided() else None)
         except RunFolderError:  # of another version
             return None
 
@@ -230,18 +225,13 @@ def clean(
     memory = take_memory(data, options)
     run = as_run(out)
     chosen = {"method": method, "epochs": epochs, "seed": seed, "force": force, **options}
-    if memory is None:
-        plan_cleaning(data, run.folder, **chosen).execute()
-    else:
-        with Claim(run, force=force) as claim:
-            claim.hold().begin()
-            with written(memory, run.own(layout.DATA)) as path:
-                if ordered_classes(memory):
-                    chosen.setdefault("ordinal", True)
-                if memory.annotations is not None:
-                    chosen["annotations"] = own_annotations(memory.annotations, path.parent)
-                plan = plan_cleaning(path, run.folder, **chosen)
-        plan.execute()
+    with Claim(run, force=force) as claim, claim.located(memory or data) as path:
+        if memory and ordered_classes(memory):
+            chosen.setdefault("ordinal", True)
+        if memory and memory.annotations is not None:
+            chosen["annotations"] = own_annotations(memory.annotations, run.folder / layout.DATA)
+        plan = plan_cleaning(str(path), run.folder, **chosen)
+    plan.execute()
     return Result(run.folder, memory)
 
 
@@ -327,9 +317,8 @@ def _check_labels(embedding: EmbedPlan, options: DataOptions) -> None:
 
 
 def _has_digests(reviewed: Path) -> bool:
-    return reviewed.suffix.lower() in (".csv", ".parquet") and "digest" in column_names(
-        reviewed, f"reviewed {reviewed}"
-    )
+    what = f"reviewed {reviewed}"
+    return reviewed.suffix.lower() in (".csv", ".parquet") and "digest" in column_names(reviewed, what)
 
 
 def _pictures(features: Dataset) -> dict[str, Inputs]:
@@ -339,10 +328,10 @@ def _pictures(features: Dataset) -> dict[str, Inputs]:
         images = load_raw(DataOptions(path=features.images_path)).parts() if features.images_path else {}
         for name, part in features.parts().items():
             files = images[name].inputs
-            if not isinstance(files, ImageFiles) or part.ids is None:
+            if not isinstance(files, ImageFiles) or part.names is None:
                 return {}
             row_of = {str(file): row for row, file in enumerate(files.names.tolist())}
-            pictures[name] = files[np.array([row_of[str(file)] for file in part.ids.tolist()])]
+            pictures[name] = files[np.array([row_of[file] for file in part.names])]
     except (InputError, KeyError):  # the data, a split or an image is gone
         return {}
     return pictures

@@ -30,7 +30,7 @@ from unflip.data.images import check_broken
 from unflip.data.loaders import check_used, load_raw
 from unflip.data.loaders.arrays import DIGESTS, IMAGE_STATS, STATES, FeatureOrigin, read_origin, write_features
 from unflip.data.options import DataOptions
-from unflip.data.split import row_hashes
+from unflip.data.split import content_hash, row_hashes
 from unflip.encoders.image import Embedded, ImageEncoder, embed_part, image_options, read_batches
 from unflip.errors import ConfigError, InputError, RunFolderError, Stopped
 from unflip.files import LOCK, Interruption, locked, naming_target, remove_partial
@@ -338,8 +338,7 @@ def _fingerprint(recipe: str, sets: Mapping[str, Split]) -> str:
     """Return a hash of how images are embedded, of their names, and of their states."""
     digest = blake2b(recipe.encode(), digest_size=8)
     for name, part in sets.items():
-        names = [] if part.ids is None else part.ids.tolist()
-        digest.update(json.dumps([name, *map(str, names)]).encode() + np.asarray(part.states).tobytes())
+        digest.update(json.dumps([name, *(part.names or ())]).encode() + np.asarray(part.states).tobytes())
     return digest.hexdigest()
 
 
@@ -359,7 +358,7 @@ def _file_states(files: ImageFiles, skip_missing: bool) -> Array:
                 raise BrokenImageError(files, index, error.strerror or str(error)) from error
             continue
         text = f"{path}|{state.st_size}|{state.st_mtime_ns}"
-        states[index] = int.from_bytes(blake2b(text.encode(errors="surrogateescape"), digest_size=8).digest())
+        states[index] = content_hash(text.encode(errors="surrogateescape"))
     return states
 
 

@@ -149,7 +149,6 @@ def predict_part(new: NewData, part: str, *, device: str = "auto", track: Track 
     except OtherSizeError as error:
         raise InputError(f"{what}: images of several sizes; the model takes {model.input_shape}") from error
     processes = Distributed(device)
-    ids = opened[part].ids
     inputs, remarks = _encode(opened[part].inputs, raw, model, new.what, processes.device, track)
     if inputs.shape[1:] != model.input_shape:
         raise InputError(f"{what}: examples of shape {inputs.shape[1:]}; the model takes {model.input_shape}")
@@ -158,8 +157,8 @@ def predict_part(new: NewData, part: str, *, device: str = "auto", track: Track 
     raw = replace(raw, normalization=None) if model.encoding else raw  # images are rows of features now
     source = make_source(raw, inputs, model.standardization, options).to(processes.device)
     probs = predict_probs(model.build().to(processes.device), source, processes).cpu()
-    id_names = map(str, range(len(probs)) if ids is None else ids.tolist())
-    return Prediction(list(id_names), torch.as_tensor(probs), model.names, skipped, remarks, opened[part].labels)
+    names = opened[part].names or map(str, range(len(probs)))
+    return Prediction([*names], torch.as_tensor(probs), model.names, skipped, remarks, opened[part].labels)
 
 
 def _data_options(model: Model, data: str, *, skip_broken: bool) -> DataOptions:

@@ -1,22 +1,19 @@
 """review: serve the review page, and export the reviewed labels."""
 
 import getpass
-import signal
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from unflip.data.matching import Keys
-from unflip.errors import ConfigError, MissingExtraError, RunFolderError
+from unflip.errors import ConfigError, MissingExtraError, RunFolderError, Stopped
 from unflip.files import write_text
 from unflip.review import Order
-from unflip.review.decisions import DecisionStore
 from unflip.review.examples import Examples
-from unflip.review.review import as_csv, finished_run, open_review, settled
+from unflip.review.review import as_csv, finished_run, open_review, saved_decisions, settled
 from unflip.review.sample import Cuts, SampleSummary, find_cuts, summarize_sample
-from unflip.runs import layout
 from unflip.runs.folder import Run
 from unflip.runs.layout import check_output
 
@@ -52,15 +49,9 @@ def review(
         raise MissingExtraError(error.name or "fastapi", "review") from error
     with listen(host, port) as listening, open_review(Path(folder), reviewer=name, data=data, order=order) as opened:
         serving = prepare(opened, listening, host)
-        # The server shuts down first, then re-raises the signal.
-        handlers = {ending: signal.signal(ending, _end) for ending in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            with suppress(_Ended):
-                on_ready(serving.address)
-                serving.run()
-        finally:
-            for ending, handler in handlers.items():
-                signal.signal(ending, handler)
+        with suppress(KeyboardInterrupt, Stopped):  # the server shuts down first, then raises the signal again
+            on_ready(serving.address)
+            serving.run()
         return len(opened.decisions.decided())
 
 
@@ -68,14 +59,13 @@ def export_review(folder: str | Path, out: Path, *, force: bool = False) -> int:
     """Write the reviewed labels to a .csv file for ``--reviewed``; return their number."""
     folder = Path(folder)
     check_output(out, (".csv",), force=force, option="--export")
-    log = folder / layout.DECISIONS
-    has_log = log.exists() and log.stat().st_size > 0
     # A run that is being replaced, or was killed while it was, keeps its decisions.
-    examples = Examples(finished_run(folder)) if Run(folder).is_finished or not has_log else None
-    if not has_log:
-        raise RunFolderError(f"{folder}: not reviewed yet; start with `unflip review {folder}`")
+    examples = Examples(Run(folder)) if Run(folder).is_finished else None
     nothing = Keys(None, None, np.zeros(0, np.int64), ())
-    with closing(DecisionStore(log, nothing if examples is None else examples.keys, read_only=True)) as decisions:
+    with saved_decisions(folder, nothing if examples is None else examples.keys) as decisions:
+        if decisions is None:
+            finished_run(folder)  # which may be what is wrong
+            raise RunFolderError(f"{folder}: not reviewed yet; start with `unflip review {folder}`")
         write_text(out, as_csv(examples, decisions))
         return len(decisions.orphans()) + (0 if examples is None else len(settled(examples, decisions)))
 
@@ -83,10 +73,10 @@ def export_review(folder: str | Path, out: Path, *, force: bool = False) -> int:
 def review_summary(folder: str | Path) -> tuple[SampleSummary, Cuts]:
     """Return what the decisions of a review in the order ``sample`` say about all labels of the run."""
     folder = Path(folder)
-    examples, log = Examples(finished_run(folder)), folder / layout.DECISIONS
-    if not log.exists() or not log.stat().st_size:
-        raise RunFolderError(f"{folder}: not reviewed yet; start with `unflip review {folder} --order sample`")
-    with closing(DecisionStore(log, examples.keys, read_only=True)) as decisions:
+    examples = Examples(finished_run(folder))
+    with saved_decisions(folder, examples.keys) as decisions:
+        if decisions is None:
+            raise RunFolderError(f"{folder}: not reviewed yet; start with `unflip review {folder} --order sample`")
         return summarize_sample(examples, decisions), find_cuts(examples, decisions)
 
 
@@ -99,11 +89,3 @@ def reviewer_name(given: str | None) -> str:
     if not name or not name.isprintable() or len(name) > 80:
         raise ConfigError(f"--reviewer {given!r}: give a name of 1 to 80 printable characters")
     return name
-
-
-class _Ended(BaseException):
-    """Raised by Ctrl-C or SIGTERM: how the server always ends."""
-
-
-def _end(*_: object) -> None:
-    raise _Ended

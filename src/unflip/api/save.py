@@ -1,7 +1,6 @@
 """save: labels that other code has corrected, as a run without a model: for review, apply, report and export."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from unflip.data.labeling import choose_labels
 from unflip.data.labels import LABEL, NAMING, match_rows, numbers_or_names, to_class_numbers
 from unflip.data.loaders import load_raw
 from unflip.data.matching import Keys
-from unflip.data.memory import as_table, take_memory, written
+from unflip.data.memory import as_table, take_memory
 from unflip.data.options import DataOptions
 from unflip.engine.evaluation import data_path
 from unflip.errors import InputError
@@ -54,12 +53,8 @@ def save(labels: Any, data: Any, out: str | Path | None = None, *, force: bool =
     """
     memory, run = take_memory(data, options), as_run(out)
     inputs = [Path(path) for path in (labels, data) if isinstance(path, str | Path)]
-    run.check_free(resume=False, force=force, inputs=inputs)
-    with Claim(run, force=force) as claim, ExitStack() as writing:
-        if memory is not None:
-            claim.hold().begin()
-            data = writing.enter_context(written(memory, run.own(layout.DATA)))
-        chosen = check_section(DataOptions, options | {"path": str(data)})
+    with Claim(run, force=force, inputs=inputs) as claim, claim.located(memory or data) as path:
+        chosen = check_section(DataOptions, options | {"path": str(path)})
         raw, _ = choose_labels(load_raw(chosen), chosen)
         names = raw.class_names
         classes = names or tuple(map(str, range(raw.num_classes)))
@@ -196,9 +191,8 @@ def write_scored(
     run.write_metrics([])
     empty = {"epoch": [0], "index": [0], "old": [0], "new": [0], "confidence": [0.0]}
     run.write_labels(table, {name: torch.tensor(values)[:0] for name, values in empty.items()})
-    write_table(
-        run.own(layout.LABEL_ISSUES), list_label_issues(table, "path" if raw.holds_images else "id", texts or {})
-    )
+    issues = list_label_issues(table, "path" if raw.holds_images else "id", texts or {})
+    write_table(run.own(layout.LABEL_ISSUES), issues)
     unknown_here = ("noise", "noise_rate", "transition_error", "val_accuracy", "quality_auroc", "score_auroc")
     unknown = {"given": None, "current": None}
     result = {**about, **dict.fromkeys((*unknown_here, "other_issues", "since_last"))} | {

@@ -1,6 +1,5 @@
 """train: train on data with noisy labels."""
 
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from unflip.data.columns import Table
 from unflip.data.dataset import Dataset
 from unflip.data.labeling import choose_labels
 from unflip.data.loaders import check_used, load_raw
-from unflip.data.memory import InMemory, take_memory, written
+from unflip.data.memory import InMemory, take_memory
 from unflip.data.options import ImageOptions
 from unflip.encoders.columns import ColumnChoices
 from unflip.encoders.table import TableEncoder
@@ -73,12 +72,9 @@ def train(
 def _train(claim: Claim, data: str | Path | InMemory | None, tree: Tree, execution: Execution) -> None:
     """Write data that is not a file, embed images, and train."""
     run = claim.run
-    with ExitStack() as writing:
-        if isinstance(data, InMemory):
-            claim.hold().begin()
-            data = writing.enter_context(written(data, run.own(layout.DATA)))
+    with claim.located(data) as path:
         embedding = check_section(EmbeddingOptions, tree.pop("embedding", {}))
-        layers = layers_of(data, tree, read_toml(run.config_path) if claim.resume else None)
+        layers = layers_of(path, tree, read_toml(run.config_path) if claim.resume else None)
         if claim.resume:
             train_run(claim, layers.resolve(), execution)
             return

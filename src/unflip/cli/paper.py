@@ -56,9 +56,8 @@ def sweep(
             for point in points:
                 console.print(f"{cell.name}  {state:8}  {point.grid}: {point}")
         finished = sum(cell.run.is_finished for cell in cells)
-        console.print(
-            f"{count_of(len(cells), 'cell')}, {finished} done, {len(cells) - finished} to do; nothing was run"
-        )
+        left = len(cells) - finished
+        console.print(f"{count_of(len(cells), 'cell')}, {finished} done, {left} to do; nothing was run")
         return
 
     def tell(progress: "Progress", message: str | None) -> None:

@@ -109,8 +109,7 @@ def _text(cell: Any) -> str:
 
 def annotate(raw: Dataset, found: LongLabels, classes: Sequence[str], what: str) -> Dataset:
     """Return data whose training examples have annotations; ``classes`` are those that are declared."""
-    ids = raw.train.ids
-    keys = Keys(None if ids is None else [*map(str, ids.tolist())], None, np.zeros(len(raw.train.inputs)), [""])
+    keys = Keys(raw.ids, None, np.zeros(len(raw.train.inputs)), [""])
     rows = find_examples(found.naming | {LABEL: found.labels}, keys, what)
     given = [
         _Given(line, row, by, label)

@@ -57,6 +57,13 @@ def unreadable(what: str | Path, kind: str, error: Exception) -> InputError:
     return InputError(f"{what}: {getattr(error, 'strerror', None) or f'not a readable {kind} ({error})'}")
 
 
+def refuse_rows(wrong: Array, what: str, why: Callable[[int], str]) -> None:
+    """Raise InputError if any row is ``wrong`` (n,), with what ``why`` says about the first."""
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise InputError(f"{what}, row {row}: {why(row)}")
+
+
 def _map_entry(path: Path, entry: zipfile.ZipInfo) -> Array | None:
     """Map an array within an .npz file; None if it is compressed or cannot be mapped."""
     if entry.compress_type != zipfile.ZIP_STORED:

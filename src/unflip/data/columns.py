@@ -89,7 +89,7 @@ def read_table(path: Path, what: str, as_text: Collection[str] | None = None) ->
     suffix = path.suffix.lower()
     if suffix not in TABLE_SUFFIXES:
         raise InputError(f"{what}: cannot read '{path.suffix}'; must be .csv, .parquet or .jsonl")
-    try:
+    with _readable(path, what):
         if suffix == ".parquet":
             with pa.parquet.ParquetFile(path) as file:
                 return without_views(file.read())
@@ -97,8 +97,6 @@ def read_table(path: Path, what: str, as_text: Collection[str] | None = None) ->
             return pa.json.read_json(path, pa.json.ReadOptions(block_size=_block_size(path.stat().st_size)))
         header = column_names(path, what)
         return _read_csv(path.read_bytes().strip(b"\r\n") + b"\n", header, header if as_text is None else as_text, what)
-    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
-        raise unreadable(what, "table", error) from error
 
 
 def _read_csv(content: bytes, header: Sequence[str], strings: Collection[str], what: str) -> pa.Table:
@@ -191,7 +189,7 @@ def _first_rows(path: Path, what: str = "", separator: str = ",") -> list[list[s
 def _readable(path: Path, what: str = "") -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, csv.Error) as error:  # pyarrow's errors are among them
+    except (OSError, ValueError, csv.Error, pa.ArrowException) as error:
         raise unreadable(what or path, "table", error) from error
 
 
@@ -230,33 +228,30 @@ def read_columns(path: Path | pa.Table, names: Collection[str], what: str) -> tu
     return columns, header
 
 
+@dataclass
 class Rows:
     """The values of a run's examples, by row of its labels.
 
-    Args:
+    Attributes:
         row_of: returns the values of an example.
         width: the number of columns.
-        names: of the columns, if they have any.
+        names: of the columns; empty if they have none.
         texts: the columns of texts; if unknown, long cells are texts.
     """
 
-    def __init__(
-        self,
-        row_of: Callable[[int], Sequence[Cell]],
-        width: int,
-        names: Sequence[str] | None,
-        texts: Sequence[str] | None = None,
-    ) -> None:
-        self._row_of = row_of
-        self._names = list(names or ())
-        self._texts = texts
-        self._titles = list(names or [f"column {i}" for i in range(width)])[: _NAMED if names else _UNNAMED]
-        self.more_columns = width - len(self._titles)
+    row_of: Callable[[int], Sequence[Cell]]
+    width: int
+    names: Sequence[str] = ()
+    texts: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        self._titles = self.names[:_NAMED] or [f"column {i}" for i in range(self.width)][:_UNNAMED]
+        self.more_columns = self.width - len(self._titles)
         """The number of columns that are not shown."""
 
     def values(self, index: int) -> list[tuple[str, Cell]]:
         """Return (name, value) of each column to show: numbers as floats, everything else as text."""
-        return list(zip(self._titles, self._row_of(index), strict=False))
+        return list(zip(self._titles, self.row_of(index), strict=False))
 
     def text(self, index: int) -> str | None:
         """Return the longest text of an example; None without one."""
@@ -268,7 +263,7 @@ class Rows:
         text = self.named_text(index)
         shown = (
             (name, value[:_CELL] if isinstance(value, str) else f"{value:.{15 if value.is_integer() else 6}g}")
-            for name, value in zip(self._names, self._row_of(index), strict=False)
+            for name, value in zip(self.names, self.row_of(index), strict=False)
             if text is None or name != text[0]
         )
         return list(islice(((name, value) for name, value in shown if value.strip()), _TILE))
@@ -276,7 +271,7 @@ class Rows:
     @property
     def named(self) -> bool:
         """Whether the columns have names."""
-        return bool(self._names)
+        return bool(self.names)
 
     def words(self, index: int) -> str:
         """Return an example as text: a line ``name: value`` for each column, or the value of a single column."""
@@ -285,13 +280,13 @@ class Rows:
 
     def named_text(self, index: int) -> tuple[str, str] | None:
         """Return the longest text of an example, after the name of its column; None without one."""
-        if self._texts == () or not self._names:
+        if self.texts == () or not self.names:
             return None
-        length = 0 if len(self._names) == 1 else _LONG
+        length = 0 if len(self.names) == 1 else _LONG
         texts = [
             (name, value)
-            for name, value in zip(self._names, self._row_of(index), strict=True)
-            if isinstance(value, str) and (len(value) >= length if self._texts is None else name in self._texts)
+            for name, value in zip(self.names, self.row_of(index), strict=True)
+            if isinstance(value, str) and (len(value) >= length if self.texts is None else name in self.texts)
         ]
         return max(texts, key=lambda cell: len(cell[1]), default=None)
 

@@ -9,13 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unflip.data.arrays import read_array, read_npz
+from unflip.data.arrays import read_array, read_npz, refuse_rows
 from unflip.data.dataset import Dataset
 from unflip.data.files import read_text
 from unflip.data.options import CROSS_FIT, IN_SAMPLE, NoiseOptions
 from unflip.errors import ConfigError, InputError, unknown
 from unflip.noise.corrupt import ClassRelations, corrupt
-from unflip.noise.pmd import check_posterior
 from unflip.noise.recipe import parse
 from unflip.noise.transition import CIFAR100_SUPERCLASSES, NAMED_MAPS
 
@@ -25,11 +24,9 @@ def needs_posterior(options: NoiseOptions) -> bool:
     return options.recipe is not None and parse(options.recipe).needs_posterior
 
 
-def given_posterior(options: NoiseOptions, data: Dataset) -> Tensor | None:
+def given_posterior(options: NoiseOptions) -> Tensor | None:
     """Read the class probabilities (n, k) that the options name; None if they are to be estimated."""
-    if options.posterior in (CROSS_FIT, IN_SAMPLE):
-        return None
-    return check_posterior(read_posterior(Path(options.posterior)), len(data.given), data.num_classes)
+    return None if options.posterior in (CROSS_FIT, IN_SAMPLE) else read_posterior(Path(options.posterior))
 
 
 def corrupt_labels(data: Dataset, options: NoiseOptions, posterior: Tensor | None, seed: int) -> Dataset:
@@ -44,9 +41,7 @@ def corrupt_labels(data: Dataset, options: NoiseOptions, posterior: Tensor | Non
         posterior: class probabilities (n, k) for pmd steps.
         seed: of the noise.
     """
-    if bool((data.given < 0).any()):
-        row = int((data.given < 0).int().argmax())
-        raise InputError(f"{data.name}, row {row}: no label; noise needs a label in every row")
+    refuse_rows(data.given.numpy() < 0, data.name, lambda _: "no label; noise needs a label in every row")
     made = corrupt(
         parse(options.recipe or ""),
         data.truth,

@@ -64,6 +64,11 @@ class Split:
         return Split(**({"labels": None} | arrays))
 
     @property
+    def names(self) -> tuple[str, ...] | None:
+        """The names of the examples, if they have any."""
+        return None if self.ids is None else tuple(map(str, self.ids.tolist()))
+
+    @property
     def source(self) -> Source:
         """The inputs as a source of batches; of labeled data only."""
         assert self.opened is not None
@@ -204,7 +209,7 @@ class Dataset:
     @property
     def ids(self) -> tuple[str, ...] | None:
         """Their names, if they have any."""
-        return None if self.train.ids is None else tuple(map(str, self.train.ids.tolist()))
+        return self.train.names
 
     def content_digests(self) -> list[str] | None:
         """Return the digests of their contents, if these are known; see :class:`unflip.data.matching.Keys`."""
@@ -241,13 +246,15 @@ class Dataset:
             return self
         count, more = len(self.given), len(self.val.class_numbers)
         val_labels, truth, same = self.val.class_numbers.numpy(), self.train.truth, self.same
+        names = joined_names(self.train, self.val)
+        contents = [part.contents for part in (self.train, self.val) if part.contents is not None]
         train = replace(
             self.train,
             opened=JoinedSource([self.train.source, self.val.source]),
             labels=np.concatenate([self.given.numpy(), val_labels]),
             truth=None if truth is None else np.concatenate([truth, val_labels]),
-            ids=joined_ids(self.train, self.val),
-            contents=joined_contents(self.train, self.val),
+            ids=None if names is None else np.array(names, object),
+            contents=np.concatenate(contents) if len(contents) == 2 else None,
             groups=None,  # there is nothing left to split
         )
         if same is not None:
@@ -275,19 +282,9 @@ class Dataset:
         return replace(self.with_parts(parts), class_names=names)
 
 
-def joined_ids(train: Split, val: Split | None) -> Array | None:
+def joined_names(train: Split, val: Split | None) -> tuple[str, ...] | None:
     """Return the names of training and validation examples; None if they have none."""
-    if train.ids is None or val is None:
-        return train.ids
+    if train.names is None or val is None:
+        return train.names
     count = 0 if val.labels is None else len(val.labels)
-    others = [f"val-{i}" for i in range(count)] if val.ids is None else val.ids.tolist()
-    ids = np.empty(len(train.ids) + len(others), object)
-    ids[:] = [*train.ids.tolist(), *others]
-    return ids
-
-
-def joined_contents(train: Split, val: Split | None) -> Array | None:
-    """Return the contents of training and validation examples; None if they are not known."""
-    parts = [part.contents for part in (train, val) if part is not None]
-    known = [contents for contents in parts if contents is not None]
-    return np.concatenate(known) if len(known) == len(parts) else None
+    return train.names + (val.names or tuple(f"val-{i}" for i in range(count)))

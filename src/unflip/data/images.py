@@ -400,11 +400,8 @@ class Pictures:
         image = self._read(index, size)
         if max(image.size) > size:
             image.thumbnail((size, size))
-        content = BytesIO()
-        if self.media_type == "image/jpeg":
-            image.save(content, "JPEG", quality=_QUALITY)
-        else:
-            image.save(content, "PNG", optimize=True)
+        content, form = BytesIO(), self.media_type.removeprefix("image/")
+        image.save(content, form, quality=_QUALITY, optimize=form == "png")
         return content.getvalue()
 
 

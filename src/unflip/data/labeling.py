@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from unflip.data.annotations import annotate, read_annotations, with_consensus
-from unflip.data.arrays import Array
+from unflip.data.arrays import Array, refuse_rows
 from unflip.data.columns import Table
 from unflip.data.dataset import Dataset, Inputs, Split
 from unflip.data.files import ImageFiles
@@ -202,7 +202,7 @@ def _other_labels(raw: Dataset, train: Split, options: DataOptions, what: str) -
             raise ConfigError(unknown("labels", chosen, raw.label_sets))
         labels = raw.label_sets[chosen]()
     else:
-        labels = read_labels(Path(chosen), as_strings(raw.train.ids), names, len(raw.train.inputs))
+        labels = read_labels(Path(chosen), raw.ids, names, len(raw.train.inputs))
     labels = _one_per_example(labels, train, options, what, "labels")
     if are_misleading(names) and len(labels) and not are_names(labels):
         raise InputError(
@@ -219,9 +219,7 @@ def _find_groups(options: DataOptions, train: Split) -> Array:
         raise InputError(f"{what}: no such column, array or file")
     groups = read_labels(path) if train.groups is None else train.groups
     groups = _one_per_example(groups, train, options, what, "groups")
-    missing = groups == "" if are_names(groups) else groups != groups  # NaN
-    if missing.any():
-        raise InputError(f"{what}, row {int(missing.argmax())}: no group; every example needs one")
+    refuse_rows(missing_labels(groups), what, lambda row: "no group; every example needs one")
     return groups
 
 
@@ -270,11 +268,6 @@ def _number_classes(raw: Dataset, options: DataOptions, what: str) -> Dataset:
 def _names_in(labels: Array | None) -> tuple[str, ...]:
     """Return the distinct names among labels, sorted; none if they are numbers."""
     return tuple(sorted(set(labels.tolist()))) if labels is not None and are_names(labels) else ()
-
-
-def as_strings(ids: Array | None) -> list[str] | None:
-    """Return the names of examples as a list of strings."""
-    return None if ids is None else [str(name) for name in ids.tolist()]
 
 
 def _check_kinds(raw: Dataset, what: str) -> None:

@@ -16,7 +16,7 @@ import pyarrow.parquet
 import torch
 from torch import Tensor
 
-from unflip.data.arrays import Array, decoded, read_array, stripped
+from unflip.data.arrays import Array, decoded, read_array, refuse_rows, stripped
 from unflip.data.columns import Columns, column_names, read_columns
 from unflip.data.files import read_text
 from unflip.data.matching import Keys, Matcher, Reference
@@ -219,9 +219,7 @@ def to_class_numbers(labels: Array, num_classes: int, names: Sequence[str] | Non
         return _names_to_numbers(labels, names or list(map(str, range(num_classes))), what)
     values = labels.astype(np.float64) if labels.dtype.kind == "f" else labels.astype(np.int64)
     wrong = ~((values >= 0) & (values < num_classes) & (values == np.floor(values)))
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise InputError(f"{what}, row {row}: label {labels[row]} is not an integer from 0 to {num_classes - 1}")
+    refuse_rows(wrong, what, lambda row: f"label {labels[row]} is not an integer from 0 to {num_classes - 1}")
     return torch.from_numpy(values.astype(np.int64))
 
 

@@ -101,8 +101,7 @@ class Matcher:
     def _choose(self, candidates: Sequence[int], wanted: Reference) -> int | None:
         if len(candidates) > 1 and not self._compares(wanted):
             return None
-        ranked = sorted(candidates, key=lambda i: (i in self._found, self._keys.name(i) != wanted.given))
-        return ranked[0] if ranked else None
+        return min(candidates, key=lambda i: (i in self._found, self._keys.name(i) != wanted.given), default=None)
 
     @cached_property
     def _by_id(self) -> dict[str, list[int]]:

@@ -523,9 +523,8 @@ def _pandas_table(frame: Any) -> pa.Table:
         own = str(getattr(getattr(kind, "categories", None), "dtype", kind))
         if own.startswith(("interval", "period")):  # pandas.cut gives intervals
             frame, column = frame.copy(deep=False), frame.iloc[:, place]
-            frame.isetitem(
-                place, column.dt.to_timestamp() if str(kind).startswith("period") else column.astype("string")
-            )
+            is_period = str(kind).startswith("period")
+            frame.isetitem(place, column.dt.to_timestamp() if is_period else column.astype("string"))
     names = Counter(map(str, frame.columns))
     if twice := next((name for name, count in names.items() if count > 1), None):
         raise ValueError(f"X: two columns are called '{twice}'; rename one of them")

@@ -5,7 +5,6 @@ import io
 import json
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -133,13 +132,9 @@ def _write_table(
     raw: Dataset, path: Path, out: Path, labels: Mapping[str, NewLabels], classes: Sequence[str], given_as: str | None
 ) -> None:
     """Write a table with the cells of the label column replaced; all other cells stay."""
+    target = _Target(raw.label_column, given_as, by_row(raw, labels, classes), _moved_paths(raw, path, out))
     write = {".csv": _write_csv, ".jsonl": _write_jsonl, ".parquet": _write_parquet}[path.suffix.lower()]
-    write(
-        path,
-        out,
-        _Target(raw.label_column, given_as, by_row(raw, labels, classes), _moved_paths(raw, path, out)),
-        classes,
-    )
+    write(path, out, target, classes)
 
 
 class _Target(NamedTuple):
@@ -185,7 +180,7 @@ def _moved_paths(raw: Dataset, path: Path, out: Path) -> list[str] | None:
 
 
 def _write_csv(path: Path, out: Path, target: _Target, classes: Sequence[str]) -> None:
-    csv.field_size_limit(sys.maxsize if sys.maxsize < 2**31 else 2**31 - 1)
+    csv.field_size_limit(2**31 - 1)
     content = path.read_bytes()
     mark, newline = content.startswith(b"\xef\xbb\xbf"), "\r\n" if b"\r\n" in content[:65536] else "\n"
     header, *lines = csv.reader(io.StringIO(content.strip(b"\r\n").decode("utf-8-sig"), newline=""))
@@ -275,7 +270,7 @@ def _write_folders(
 ) -> dict[str, str]:
     """Link or copy all files into folders of their classes; return the new name of each file that moved."""
     depth, parts = int(bool(find_parts(path))), raw.parts()
-    ids = {split: [] if part.ids is None else [*map(str, part.ids.tolist())] for split, part in parts.items()}
+    ids = {split: part.names or () for split, part in parts.items()}
     used = {*chain.from_iterable(ids.values())}
     targets: dict[str, str] = {}
     for split, part in parts.items():

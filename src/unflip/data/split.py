@@ -20,21 +20,16 @@ def split(data: Dataset, fraction: float, seed: int) -> Dataset:
     """Return the data with ``fraction`` of its training examples held out, or with its own validation set."""
     data = data.joined()
     given = data.given
-    has_val = bool(data.is_val.any())
-    if has_val:
-        is_val = data.is_val
-    elif fraction:
+    is_val = data.is_val
+    if not is_val.any():
         groups = None
         if data.train.groups is not None:
             groups = torch.from_numpy(np.unique(data.train.groups, return_inverse=True)[1])
-        is_val = _held_out(data, fraction, seed, groups)
-    else:
-        is_val = torch.zeros(len(given), dtype=torch.bool)
-    if not has_val and data.same is not None:
-        whole = untorn(is_val, data.same)
-        if 2 * int(whole.sum()) < int(is_val.sum()):  # most examples have duplicates
-            whole = _held_out(data, fraction, seed, data.same)
-        is_val = whole
+        is_val = drawn = _held_out(data, fraction, seed, groups)
+        if data.same is not None:
+            is_val = untorn(drawn, data.same)
+            if 2 * int(is_val.sum()) < int(drawn.sum()):  # most examples have duplicates
+                is_val = _held_out(data, fraction, seed, data.same)
     result = replace(data, is_val=is_val & ~data.removed)
     initial = given if data.reviewed is None else torch.where(data.reviewed < 0, given, data.reviewed)
     if len(initial[result.trains].unique()) < 2:
@@ -87,10 +82,10 @@ def stratified_split(
         seed: of the draw.
         groups: group numbers (n,); examples of a group stay together.
     """
-    if groups is not None:
-        return _grouped_split(labels, num_classes, fraction, seed, groups)
-    order = torch.randperm(len(labels), generator=generator(seed, "split"))
     room = (labels.bincount(minlength=num_classes) * fraction + 0.5).long()
+    if groups is not None:
+        return _grouped_split(labels, room, seed, groups)
+    order = torch.randperm(len(labels), generator=generator(seed, "split"))
     is_val = torch.empty(len(labels), dtype=torch.bool)
     is_val[order] = rank_in_class(labels[order]) < room[labels[order]]
     return is_val
@@ -109,18 +104,18 @@ def rank_in_class(labels: Tensor) -> Tensor:
     return rank
 
 
-def _grouped_split(labels: Tensor, num_classes: int, fraction: float, seed: int, groups: Tensor) -> Tensor:
+def _grouped_split(labels: Tensor, room: Tensor, seed: int, groups: Tensor) -> Tensor:
+    """Return a mask of whole groups (n,), of each class at most as many examples as there is ``room`` for (k,)."""
     sizes = torch.bincount(groups).tolist()
     members = groups.argsort(stable=True).split(sizes)
-    room = torch.bincount(labels, minlength=num_classes).mul(fraction).add(0.5).long()
     is_val = torch.zeros(len(labels), dtype=torch.bool)
     for group in torch.randperm(len(sizes), generator=generator(seed, "split")).tolist():
         if not bool(room.any()):
             break
-        taken = labels[members[group]].bincount(minlength=num_classes)
+        taken = labels[members[group]].bincount(minlength=len(room))
         if bool((taken <= room).all()):
             is_val[members[group]] = True
-            room -= taken
+            room = room - taken
     return is_val
 
 

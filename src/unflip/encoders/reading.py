@@ -128,9 +128,8 @@ def are_codes(cells: pa.Array, reading: Reading | None, name: str) -> bool:
 
 
 def _all_match(texts: pa.Array, pattern: str) -> bool:
-    return all(
-        pc.all(pc.match_substring_regex(part, pattern)).as_py() for part in (texts.slice(0, _FIRST_CELLS), texts)
-    )
+    parts = (texts.slice(0, _FIRST_CELLS), texts)
+    return all(pc.all(pc.match_substring_regex(part, pattern)).as_py() for part in parts)
 
 
 def to_floats(cells: pa.Array, kind: str, name: str, form: str = "") -> Array:

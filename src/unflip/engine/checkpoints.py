@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from unflip.compute import generator
 from unflip.data.dataset import Dataset
 from unflip.errors import RunFolderError, UnflipWarning
-from unflip.files import check_checksum, checksum, matching, naming_target, write_tensors
+from unflip.files import check_checksum, checksum, matching, naming_target, reading, write_tensors
 from unflip.nn.base import Ensemble
 from unflip.runs import layout
 
@@ -210,7 +210,7 @@ def save_tree(path: Path, tree: Any) -> None:
 
 def load_tree(path: Path) -> Any:
     """Read what :func:`save_tree` wrote, into CPU memory."""
-    try:
+    with reading(path, "checkpoint"):
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
@@ -218,8 +218,6 @@ def load_tree(path: Path) -> Any:
             raise ValueError(f"format {metadata.get('format', '1')}, this version of unflip reads {FORMAT}")
         check_checksum(int(metadata["checksum"]), tensors, metadata["structure"])
         return _decode(json.loads(metadata["structure"]), tensors)
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise RunFolderError(f"{path}: not a readable checkpoint ({error})") from error
 
 
 def _encode(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
@@ -256,7 +254,7 @@ def data_fingerprint(dataset: Dataset) -> dict[str, Any]:
 
     A digest of labels, splits and names, and the inner product (m,) of evenly spaced inputs with one random direction.
     """
-    digest = hashlib.sha256(json.dumps([dataset.class_names, dataset.ids and list(dataset.ids)]).encode())
+    digest = hashlib.sha256(json.dumps([dataset.class_names, dataset.ids]).encode())
     for column in (dataset.given, dataset.removed, dataset.is_val, dataset.reviewed, dataset.review_weights):
         digest.update(b"none" if column is None else column.cpu().double().numpy().tobytes())
     source, size = dataset.source, prod(dataset.source.shape)

@@ -34,7 +34,7 @@ def find_posterior(
     """
     if not needs_posterior(noise):
         return None
-    if (given := given_posterior(noise, data)) is not None:
+    if (given := given_posterior(noise)) is not None:
         return given
     if processes.precision != "float32":
         processes = Distributed(processes.device.type)

@@ -372,7 +372,5 @@ class Session:
         if scores.transition is not None:
             write_array(self.run.own(layout.TRANSITION), scores.transition.numpy().astype(np.float32))
         make_model(self.config, dataset, best).save(self.run.own(layout.MODEL))
-        write_json(
-            self.run.own(layout.RESULT),
-            make_result(self.config, dataset, self.state, self.truth, trainer, scores, table, tests),
-        )
+        result = make_result(self.config, dataset, self.state, self.truth, trainer, scores, table, tests)
+        write_json(self.run.own(layout.RESULT), result)

@@ -165,8 +165,7 @@ def _clusters(audited: AuditInput, count: int) -> tuple[Array, list[str]]:
     sample = np.unique(np.linspace(0, total - 1, min(total, _SAMPLE)).round().astype(np.int64))
     rows = np.asarray(features[sample], np.float32).reshape(len(sample), -1)
     clusters = make_pipeline(StandardScaler(), KMeans(count, n_init=1, random_state=0))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than clusters
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # fewer distinct rows than clusters
         nearest = clusters.fit_transform(rows).argmin(0)
     blocks = (np.asarray(features[places], np.float32) for places in gen_batches(total, _BLOCK))
     codes = np.concatenate([clusters.predict(block.reshape(len(block), -1)) for block in blocks])

@@ -179,9 +179,8 @@ def find_duplicates(data: Dataset, originals: Mapping[str, Inputs], track: Track
         track: progress of comparing pictures.
     """
     parts = {"train": data.train} | ({"val": data.val} if data.val else {}) | dict(data.tests)
-    _, first, keys = np.unique(
-        np.concatenate([identities(part) for part in parts.values()]), return_index=True, return_inverse=True
-    )
+    every = np.concatenate([identities(part) for part in parts.values()])
+    _, first, keys = np.unique(every, return_index=True, return_inverse=True)
     counts = {name: len(part.inputs) for name, part in parts.items()}
     repeats = len(first) < len(keys) and repeats_by_nature(data.train)
     if repeats or len(first) < 2:

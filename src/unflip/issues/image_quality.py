@@ -55,5 +55,4 @@ def find_poor_images(audited: AuditInput) -> CheckResult:
 
 def _below(values: Array, limit: float) -> Array:
     """Return limit / (limit + x) (n,): above one half where x is below the limit."""
-    scores: Array = limit / (limit + values.clip(min=0))
-    return scores
+    return limit / (limit + values.clip(min=0))

@@ -90,8 +90,7 @@ def unit_vectors(features: Shards, reference: Array, encoding: Encoding | None) 
 
     def normalized(block: Array) -> Array:
         lengths = np.linalg.norm(block, axis=1, keepdims=True)
-        scaled: Array = (block / np.where(lengths > 0, lengths, 1)).astype(np.float32)
-        return scaled
+        return (block / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
     rows = read(reference)
     center, spread = rows.mean(0), rows.std(0)

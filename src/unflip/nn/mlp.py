@@ -128,12 +128,10 @@ class _StackedNorm(nn.BatchNorm1d):
         super().__init__(len(layers) * layers[0].num_features)
         self._count = len(layers)
         states = [layer.state_dict() for layer in layers]
-        self.load_state_dict(
-            {
-                name: torch.cat([state[name] for state in states]) if value.ndim else value
-                for name, value in states[0].items()
-            }
-        )
+        for name, value in states[0].items():
+            if value.ndim:
+                states[0][name] = torch.cat([state[name] for state in states])
+        self.load_state_dict(states[0])
 
     def forward(self, inputs: Tensor) -> Tensor:
         members, size, width = inputs.shape

@@ -70,8 +70,7 @@ def backbone(name: str) -> Callable[[Path | None], Backbone]:
     named(name)
 
     def load(weights: Path | None) -> Backbone:
-        missing = "give a file with --weights"
-        encoder = _create(name, 3, pretrained=False) if weights else _fetch(name, 3, missing)
+        encoder = _create(name, 3, pretrained=False) if weights else _fetch(name, 3, "give a file with --weights")
         config: dict[str, Any] = encoder.pretrained_cfg  # type: ignore[assignment]
         if weights is not None:
             classifier = config.get("classifier") or ()

@@ -42,19 +42,14 @@ _CHARACTERS = 300  # of a text
 
 def report_finished(run: Run) -> None:
     """Write the report of a run that just finished; an error becomes a warning, since the run itself is complete."""
-    if _is_fresh(run):
+    page, result = run.report_path, run.folder / layout.RESULT
+    if page.exists() and page.stat().st_mtime_ns >= result.stat().st_mtime_ns:  # a finished run was resumed
         return
     try:
         write_report(run)
     except Exception as error:
         message = f"the report could not be written ({described(error)}); try again: unflip report {run.folder}"
         warnings.warn(message, UnflipWarning, stacklevel=3)
-
-
-def _is_fresh(run: Run) -> bool:
-    """Whether the report is newer than the result: resuming a finished run does nothing."""
-    page, result = run.report_path, run.folder / layout.RESULT
-    return page.exists() and page.stat().st_mtime_ns >= result.stat().st_mtime_ns
 
 
 def write_report(run: Run, out: Path | None = None, data: str | None = None) -> Path:
@@ -323,25 +318,22 @@ def find_lowest_quality(
     """Return the unreviewed examples with the lowest label quality, and all their labels if there are several."""
     order = lowest_quality_first(table)
     rows = table.take(order[~(table["reviewed"].to_numpy() | (table["given_label"].to_numpy() < 0))[order]][:_LOWEST])
-    keys = ("index", "id", "given_label", "suggested_label", "label_quality", "is_label_issue")
     by: dict[int, list[str]] = {}
     if annotations is not None:
         for row in annotations.filter(compute.is_in(annotations["index"], rows["index"])).to_pylist():
             by.setdefault(row["index"], []).append(f"{row['annotator']}: {row['label']}")
     return [
         Shown(
-            id_,
-            names[given],
-            views.picture(i, _LARGE),
-            *views.row(i),
-            names[suggested],
-            quality,
-            is_label_issue,
-            ", ".join(by.get(i, [])),
+            row["id"],
+            names[row["given_label"]],
+            views.picture(row["index"], _LARGE),
+            *views.row(row["index"]),
+            names[row["suggested_label"]],
+            row["label_quality"],
+            row["is_label_issue"],
+            ", ".join(by.get(row["index"], [])),
         )
-        for i, id_, given, suggested, quality, is_label_issue in zip(
-            *(rows[key].to_pylist() for key in keys), strict=True
-        )
+        for row in rows.to_pylist()
     ]
 
 
@@ -354,21 +346,17 @@ def find_issues(table: pa.Table, issues: pa.Table, names: Sequence[str], views: 
 
 
 def _kind(name: str, issues: pa.Table, given: Array, names: Sequence[str], views: Views) -> Kind:
-    def show(rows: pa.Table) -> tuple[Shown, ...]:
-        columns = zip(*(rows[key].to_pylist() for key in ("index", "id", "reason")), strict=True)
-        return tuple(
-            Shown(reason=reason)
-            if i is None
-            else Shown(
-                id_, names[given[i]] if given[i] >= 0 else "no label", views.picture(i), *views.row(i), reason=reason
-            )
-            for i, id_, reason in columns
-        )
+    def show(issue: dict[str, Any]) -> Shown:
+        if (i := issue["index"]) is None:
+            return Shown(reason=issue["reason"])
+        label = names[given[i]] if given[i] >= 0 else "no label"
+        return Shown(issue["id"], label, views.picture(i), *views.row(i), reason=issue["reason"])
 
     groups = _groups(issues, given)
     of_classes = issues["index"].null_count == len(issues)
-    entries = () if groups else show(issues if of_classes else issues.slice(0, _FLAGGED))
-    shown = tuple(show(issues.take(rows[:_MEMBERS])) for rows in groups[:_GROUPS])
+    listed = issues.slice(0, None if of_classes else _FLAGGED).to_pylist()
+    entries = () if groups else tuple(map(show, listed))
+    shown = tuple(tuple(map(show, issues.take(rows[:_MEMBERS]).to_pylist())) for rows in groups[:_GROUPS])
     return Kind(name, len(issues), entries, shown, len(groups), of_classes)
 
 

@@ -152,11 +152,6 @@ class Cell:
         self.run.own(_LOG)
         self.run.write_config(tomli_w.dumps(self.config))
 
-    def log_failure(self, reason: str) -> None:
-        """Append the error of an attempt to the log."""
-        with self.log.open("a", encoding="utf-8") as file:
-            file.write(f"failed: {reason}\n")
-
     def tidy(self, keep: str) -> None:
         """Remove partial files and checkpoints of a finished cell; with ``results``, everything but its results."""
         remove_partial(self.folder)

@@ -170,7 +170,8 @@ def _run_cells(
                     results.add([cell])
                     callback(progress, f"done {title}")
                     continue
-                cell.log_failure(error)
+                with cell.log.open("a", encoding="utf-8") as log:
+                    log.write(f"failed: {error}\n")
                 if attempt < _ATTEMPTS:
                     waiting.append((cell, attempt + 1))
                 else:

@@ -146,11 +146,8 @@ class DecisionStore:
 
     def _load(self) -> None:
         """Read the log, and find its examples in the run."""
-        columns = "number, place, name, given, digest"
-        references = {
-            number: Reference(*rest)
-            for number, *rest in self._connection.execute(f"SELECT {columns} FROM examples ORDER BY number")
-        }
+        examples = self._connection.execute("SELECT * FROM examples ORDER BY number")
+        references = {number: Reference(*rest) for number, *rest in examples}
         rows = self._connection.execute("SELECT * FROM decisions ORDER BY id").fetchall()
         classes = {name: label for label, name in enumerate(self._keys.class_names)}
         gone = {row[5] for row in rows if row[8] is not None and row[8] not in classes}  # their class is

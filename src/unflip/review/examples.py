@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -107,6 +107,7 @@ class Examples:
         table = run.labels()
         self._rows = rows
         self._containing = lru_cache(_SEARCHES)(self._search)
+        self._ranked = cache(self._rank)
         self.ids: list[str] = table["id"].to_pylist()
         self.splits: list[str] = table["split"].to_pylist()
         self.columns: dict[str, Array] = {name: table[name].to_numpy() for name in _SHOWN}
@@ -121,7 +122,6 @@ class Examples:
         digests: list[str | None] = table["digest"].to_pylist()
         self._digests = None if None in digests else [str(digest) for digest in digests]
         self._run = run
-        self._lowest_quality = _rank(lowest_quality_first(table), len(table))
         self._by_issue = {name: _rank(examples, len(table)) for name, examples in self.issues.lists.items()}
         self._history = run.history()
 
@@ -135,30 +135,19 @@ class Examples:
         return Keys(None if numbered else self.ids, self._digests, self.given, self.class_names)
 
     @cached_property
-    def _informative(self) -> Ranking:
-        """Computed on demand, as it takes a moment."""
-        return _rank(most_informative_first(self._run.labels(), self.features), len(self))
-
-    @cached_property
     def sample(self) -> Sample:
         """A random sample of all labels with a quality; the same whenever the run is opened."""
         return draw_sample(self.log_odds, self.given, derive(self._run.result["seed"], "review sample"))
 
-    @cached_property
-    def _sample_order(self) -> Ranking:
-        return _rank(self.sample.order, len(self))
-
-    @cached_property
-    def _annotate(self) -> Ranking:
-        """The examples that one more label helps, most of all first."""
-        table = self._run.labels()
+    def _most_gain_first(self, table: pa.Table) -> Array:
+        """Return the examples that one more label helps, most of all first."""
         first, second = (table[f"prob_{name}"].to_numpy().astype(float) for name in ("top1", "top2"))
         known = self._annotations["label_quality"]
         accuracy = float(known.mean()) if len(known) else 1 - (self._run.label_summary.noise_rate or 0.0)
         gain = label_gain(first, second, accuracy, len(self.class_names))
         gain[self.reviewed] = -1.0
         order = most_valuable_first(gain, table["top1"].to_numpy(), self.features)
-        return _rank(order[gain[order] > 0], len(self))
+        return order[gain[order] > 0]
 
     def annotations(self, index: int) -> list[tuple[str, str, float]]:
         """Return annotator, label and label quality of all annotations of an example."""
@@ -178,18 +167,23 @@ class Examples:
     def ranking(self, order: Order, issue: str | None = None) -> Ranking:
         """Return an order of all examples, or of those of an issue as the run lists them."""
         if issue is None:
-            match order:
-                case Order.LOWEST_QUALITY:
-                    return self._lowest_quality
-                case Order.INFORMATIVE:
-                    return self._informative
-                case Order.SAMPLE:
-                    return self._sample_order
-                case Order.ANNOTATE:
-                    return self._annotate
+            return self._ranked(order)
         if issue not in self._by_issue:
             raise InputError(unknown("issue", issue, list(self._by_issue)))
         return self._by_issue[issue]
+
+    def _rank(self, order: Order) -> Ranking:
+        """Put all examples in an order; on demand, as it takes a moment."""
+        table = self._run.labels()
+        match order:
+            case Order.LOWEST_QUALITY:
+                return _rank(lowest_quality_first(table), len(self))
+            case Order.INFORMATIVE:
+                return _rank(most_informative_first(table, self.features), len(self))
+            case Order.SAMPLE:
+                return _rank(self.sample.order, len(self))
+            case Order.ANNOTATE:
+                return _rank(self._most_gain_first(table), len(self))
 
     def page(
         self,
@@ -380,8 +374,7 @@ def uncertainty(quality: Array, of_given: Array, of_suggested: Array, *, differs
     """
     q, p_g, p_s = (np.nan_to_num(column.astype(np.float64), nan=1.0) for column in (quality, of_given, of_suggested))
     instead = np.clip(p_s / np.maximum(1 - p_g, _EPS), 0, 1)
-    wrong: Array = np.where(differs & ~np.isnan(quality), 1 - (1 - q) * instead, 1 - q)
-    return wrong
+    return np.where(differs & ~np.isnan(quality), 1 - (1 - q) * instead, 1 - q)
 
 
 def information_density(uncertain: Array, neighbors: Array, distances: Array) -> Array:
@@ -415,5 +408,4 @@ def classes_in_turns(worth: Array, classes: Array) -> Array:
     order = np.lexsort((-worth, classes))
     turn = np.empty(len(worth), np.int64)
     turn[order] = np.arange(len(worth)) - np.searchsorted(classes[order], classes[order])
-    result: Array = np.lexsort((-worth, turn))
-    return result
+    return np.lexsort((-worth, turn))

@@ -115,9 +115,8 @@ def _serve_examples(app: FastAPI, review: Review) -> None:
     @app.get("/api/examples/{index}/group")
     def group(index: Index) -> Any:
         members = review.group(_check(review, index))
-        return JSONResponse(
-            {"examples": [review.brief(member) for member in members[:_MAX_ITEMS]], "total": len(members)}
-        )
+        shown = [review.brief(member) for member in members[:_MAX_ITEMS]]
+        return JSONResponse({"examples": shown, "total": len(members)})
 
     @app.get("/picture/{examples}/{size}/{index}")
     def picture(examples: str, size: Literal["small", "large"], index: Index) -> Response:

@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from os.path import samestat
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from unflip.data.columns import Rows
 from unflip.data.files import is_image
 from unflip.data.images import Pictures
 from unflip.data.labels import LABEL, REMOVE
-from unflip.data.matching import Reference
+from unflip.data.matching import Keys, Reference
 from unflip.errors import InputError, RunFolderError
 from unflip.files import locked
 from unflip.review import Order
@@ -35,10 +35,11 @@ _GROUP = 24  # examples of a group in the single view
 Action = Literal["accept", "keep", "choose", "remove", "unsure", "clear"]
 
 
+@dataclass
 class Review:
     """The content of the review page, independent of HTTP.
 
-    Args:
+    Attributes:
         run: the finished run.
         examples: its examples.
         decisions: the log of decisions.
@@ -48,20 +49,16 @@ class Review:
         order: default order of the examples.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        examples: Examples,
-        decisions: DecisionStore,
-        reviewer: str,
-        *,
-        pictures: Pictures | None,
-        rows: Rows,
-        order: Order = Order.LOWEST_QUALITY,
-    ) -> None:
-        self.examples, self.decisions, self.pictures, self.reviewer = examples, decisions, pictures, reviewer
-        self.order = order
-        self._rows = rows
+    run: Run
+    examples: Examples
+    decisions: DecisionStore
+    reviewer: str
+    pictures: Pictures | None
+    rows: Rows
+    order: Order = Order.LOWEST_QUALITY
+
+    def __post_init__(self) -> None:
+        examples, run = self.examples, self.run
         self.picture_key = examples.fingerprint[:16]  # in the address of images: those of another run are never shown
         self._name = run.folder.resolve().name
         self._result, self._summary = run.result, run.label_summary
@@ -89,13 +86,13 @@ class Review:
 
     def brief(self, index: int) -> dict[str, Any]:
         """Return what a tile shows."""
-        text = self._rows.text(index)
+        text = self.rows.text(index)
         if text is not None and len(text) > _TILE_TEXT:
             text = text[:_TILE_TEXT] + "…"
         return {
             **self.examples.row(index),
             "text": text,
-            "cells": self._rows.cells(index),
+            "cells": self.rows.cells(index),
             "issues": self.examples.issues.of(index),
             "annotations": self.examples.annotations(index),
             "decision": described(self.decisions.current(index)),
@@ -103,15 +100,15 @@ class Review:
 
     def detail(self, index: int) -> dict[str, Any]:
         """Return what the single view shows: the row, its label changes in training, and its neighbors."""
-        text = self._rows.named_text(index)
+        text = self.rows.named_text(index)
         return {
             **self.brief(index),
             "history": self.examples.history(index),
             "group": [self.brief(member) for member in self.examples.issues.group(index)[:_GROUP]],
             "neighbors": self._neighbors(index),
             "whole_text": None if text is None else text[1],
-            "values": [cell for cell in self._rows.values(index) if text is None or cell[0] != text[0]],
-            "more_columns": self._rows.more_columns,
+            "values": [cell for cell in self.rows.values(index) if text is None or cell[0] != text[0]],
+            "more_columns": self.rows.more_columns,
         }
 
     def sample(self) -> str | None:
@@ -186,14 +183,25 @@ def open_review(
     run = finished_run(folder)
     before = (folder / layout.RESULT).stat()
     pictures = run.pictures(data)
-    rows = (run.rows(data) if pictures is None else None) or Rows(lambda _: (), 0, None)
+    rows = (run.rows(data) if pictures is None else None) or Rows(lambda _: (), 0)
     examples = Examples(run, rows)
     examples.ranking(order)  # before anything is written
     with locked(folder / layout.REVIEW_LOCK, busy="already under review, or being replaced, by another process"):
         if not run.is_finished or not samestat((folder / layout.RESULT).stat(), before):
             raise RunFolderError(f"{folder}: was replaced while it was opened; start again")
         with closing(DecisionStore(folder / layout.DECISIONS, examples.keys)) as decisions:
-            yield Review(run, examples, decisions, reviewer, pictures=pictures, rows=rows, order=order)
+            yield Review(run, examples, decisions, reviewer, pictures, rows, order)
+
+
+@contextmanager
+def saved_decisions(folder: Path, keys: Keys) -> Iterator[DecisionStore | None]:
+    """Open the log of a run's review to read it; None if there is no log, or an empty one."""
+    log = folder / layout.DECISIONS
+    if not log.exists() or not log.stat().st_size:
+        yield None
+        return
+    with closing(DecisionStore(log, keys, read_only=True)) as decisions:
+        yield decisions
 
 
 def finished_run(folder: Path) -> Run:

@@ -33,9 +33,8 @@ class SampleSummary(NamedTuple):
         said = f"sample: {count_of(self.decisions, 'decision')}, {self.wrong_decisions:,} wrong"
         if self.wrong is None:
             return f"{said}; {MIN_DECISIONS} are needed for an estimate"
-        return (
-            f"{said}; about {self.wrong:,.0f} ({self.low:,.0f} to {self.high:,.0f}) of {self.total:,} labels are wrong"
-        )
+        about = f"about {self.wrong:,.0f} ({self.low:,.0f} to {self.high:,.0f})"
+        return f"{said}; {about} of {self.total:,} labels are wrong"
 
 
 class Cuts(NamedTuple):

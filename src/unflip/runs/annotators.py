@@ -25,13 +25,10 @@ _TEXT = ("id", "annotator", "label", "confuses", "copies", "top1", "top2")
 
 def read_annotators(path: Path) -> pa.Table:
     """Read a table about annotators; names are text, even where they look like numbers."""
-    convert = pa.csv.ConvertOptions(
-        column_types=dict.fromkeys(_TEXT, pa.string()), null_values=[""], strings_can_be_null=True
-    )
+    types, parse = dict.fromkeys(_TEXT, pa.string()), pa.csv.ParseOptions(newlines_in_values=True)
+    convert = pa.csv.ConvertOptions(column_types=types, null_values=[""], strings_can_be_null=True)
     with reading(path, "list of annotators or their labels"):
-        return pa.csv.read_csv(
-            path, convert_options=convert, parse_options=pa.csv.ParseOptions(newlines_in_values=True)
-        )
+        return pa.csv.read_csv(path, parse_options=parse, convert_options=convert)
 
 
 class Unlabeled(NamedTuple):
@@ -157,8 +154,7 @@ def label_gain(first: Array, second: Array, accuracy: float, num_classes: int) -
     array([0.4, 0. ])
     """
     error = (1 - accuracy) / max(1, num_classes - 1)
-    gain: Array = np.maximum(0.0, second * accuracy - first * error)
-    return gain
+    return np.maximum(0.0, second * accuracy - first * error)
 
 
 def _ask_next(
@@ -195,14 +191,13 @@ def _ask_next(
     index = rows.numpy()[chosen]
     labels = annotations.counts(len(rows)).numpy()[chosen]
     whom = pa.array(people, pa.string()).take(pa.array(best.indices.cpu().numpy()))
-    return pa.table(
-        {
-            "index": index,
-            "id": pa.array(ids, pa.string()).take(pa.array(index)),
-            "gain": gain[chosen],
-            "labels": labels,
-            "top1": pa.array(names, pa.string()).take(pa.array(order[chosen, 0].numpy())),
-            "top2": pa.array(names, pa.string()).take(pa.array(order[chosen, -1].numpy())),
-            "annotator": pa.compute.if_else(best.values.cpu().numpy() >= 0, whom, None),
-        }
-    )
+    columns = {
+        "index": index,
+        "id": pa.array(ids, pa.string()).take(pa.array(index)),
+        "gain": gain[chosen],
+        "labels": labels,
+        "top1": pa.array(names, pa.string()).take(pa.array(order[chosen, 0].numpy())),
+        "top2": pa.array(names, pa.string()).take(pa.array(order[chosen, -1].numpy())),
+        "annotator": pa.compute.if_else(best.values.cpu().numpy() >= 0, whom, None),
+    }
+    return pa.table(columns)

@@ -4,8 +4,8 @@ import json
 import tempfile
 import tomllib
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -24,6 +24,7 @@ from unflip.data.images import Pictures, bytes_to_pixels, pictures_of_files
 from unflip.data.labeling import choose_labels
 from unflip.data.loaders import find_loader, load_raw
 from unflip.data.loaders.arrays import read_origin
+from unflip.data.memory import InMemory, written
 from unflip.data.options import DataOptions
 from unflip.encoders.base import restore
 from unflip.encoders.table import text_columns
@@ -382,10 +383,11 @@ class Claim:
         run: the run folder.
         resume: the run in it is resumed.
         force: the run in it is replaced.
+        inputs: files and folders that the command reads.
     """
 
-    def __init__(self, run: Run, *, resume: bool = False, force: bool = False) -> None:
-        run.check_free(resume=resume, force=force)
+    def __init__(self, run: Run, *, resume: bool = False, force: bool = False, inputs: Iterable[Path] = ()) -> None:
+        run.check_free(resume=resume, force=force, inputs=inputs)
         self.run, self.resume, self.force = run, resume, force
         self._locks, self._held = ExitStack(), not is_first_process()
 
@@ -394,6 +396,16 @@ class Claim:
 
     def __exit__(self, *error: object) -> None:
         self._locks.close()
+
+    @contextmanager
+    def located(self, data: str | Path | InMemory | None) -> Iterator[str | Path | None]:
+        """Say where data is; data in memory is written to the run folder first, and removed after an error."""
+        if not isinstance(data, InMemory):
+            yield data
+            return
+        self.hold().begin()
+        with written(data, self.run.own(layout.DATA)) as path:
+            yield path
 
     def hold(self) -> Run:
         """Create and lock the folder before the first write; return the run. Only the first process locks.
@@ -454,7 +466,7 @@ def open_rows(options: DataOptions, count: int, texts: Sequence[str] | None = No
     if isinstance(inputs, Table):
         names = inputs.table.column_names
         return Rows(lambda index: [as_cell(value) for value in row_of(index)], len(names), names, texts)
-    return Rows(lambda index: [as_cell(float(value)) for value in row_of(index)], inputs.shape[1], None)
+    return Rows(lambda index: [as_cell(float(value)) for value in row_of(index)], inputs.shape[1])
 
 
 def _load(options: DataOptions, *, rows: bool) -> Dataset | None:

@@ -33,6 +33,7 @@ LABEL_COLUMNS = (
 )  # fmt: skip
 """Columns that every label table has; see :func:`label_table` for all."""
 _NAMED = ("given_label", "current_label", "suggested_label", "top1", "top2")
+_LISTED = ("given_label", "suggested_label", "label_quality", "is_label_issue")  # in lists of labels
 _GIVEN, _CURRENT, _SUGGESTED = range(3)
 
 
@@ -180,18 +181,10 @@ def list_label_issues(table: pa.Table, id_name: str, texts: Mapping[str, Sequenc
 
     ``is_label_issue`` tells one from the other. The examples' ``texts`` are further columns.
     """
-    columns = {
-        "index": table["index"],
-        id_name: table["id"],
-        "given_label": names_of(table, "given_label"),
-        "suggested_label": names_of(table, "suggested_label"),
-        "label_quality": table["label_quality"],
-        "is_label_issue": table["is_label_issue"],
-    }
-    columns |= {f"{name}_" if name in columns else name: pa.array(cells) for name, cells in texts.items()}
+    columns = {"index": table["index"], id_name: table["id"]} | {name: names_of(table, name) for name in _LISTED}
     order = lowest_quality_first(table)
     rows = np.concatenate([order[mask(table)[order]] for mask in (label_issue_mask, doubtful_mask)])
-    return pa.table(columns).take(rows)
+    return _with_texts(columns, texts).take(rows)
 
 
 def list_unlabeled(table: pa.Table, id_name: str, texts: Mapping[str, Sequence[str]]) -> pa.Table:
@@ -202,9 +195,12 @@ def list_unlabeled(table: pa.Table, id_name: str, texts: Mapping[str, Sequence[s
         "suggested_label": names_of(table, "suggested_label"),
         "probability": table["prob_suggested"],
     }
-    columns |= {f"{name}_" if name in columns else name: pa.array(cells) for name, cells in texts.items()}
-    unlabeled = pa.table(columns).filter(compute.equal(table["split"], UNLABELED))
+    unlabeled = _with_texts(columns, texts).filter(compute.equal(table["split"], UNLABELED))
     return unlabeled.sort_by([("probability", "descending")])
+
+
+def _with_texts(columns: dict[str, Any], texts: Mapping[str, Sequence[str]]) -> pa.Table:
+    return pa.table(columns | {f"{name}_" if name in columns else name: pa.array(texts[name]) for name in texts})
 
 
 def list_issues(table: pa.Table, others: pa.Table | None) -> pa.Table:
@@ -235,14 +231,7 @@ def list_issues(table: pa.Table, others: pa.Table | None) -> pa.Table:
 def rank_labels(table: pa.Table) -> pa.Table:
     """Return all labels, lowest quality first, with the expected number of wrong ones up to each row."""
     table = table.filter(compute.not_equal(table["split"], UNLABELED))
-    columns = {
-        "index": table["index"],
-        "given_label": names_of(table, "given_label"),
-        "suggested_label": names_of(table, "suggested_label"),
-        "label_quality": table["label_quality"],
-        "is_label_issue": table["is_label_issue"],
-    }
-    ranked = pa.table(columns).take(lowest_quality_first(table))
+    ranked = pa.table({name: names_of(table, name) for name in ("index", *_LISTED)}).take(lowest_quality_first(table))
     so_far = wrong_so_far(np.nan_to_num(ranked["label_quality"].to_numpy(), nan=1.0))
     return ranked.append_column("wrong_so_far", pa.array(so_far))
 
@@ -268,8 +257,7 @@ def in_turns(log_odds: Array, given: Array) -> Array:
     tied = np.append(False, (values[1:] == values[:-1]) | (np.isnan(values[1:]) & np.isnan(values[:-1])))
     begins = np.flatnonzero(~(tied & np.append(True, labels[1:] == labels[:-1])))
     turn = np.arange(len(order)) - np.repeat(begins, np.diff(np.append(begins, len(order))))
-    result: Array = order[np.lexsort((labels, turn, np.cumsum(~tied)))]
-    return result
+    return order[np.lexsort((labels, turn, np.cumsum(~tied)))]
 
 
 class LabelSummary(NamedTuple):
@@ -375,7 +363,7 @@ def wrong_so_far(quality: Array) -> Array:
 
 
 def names_of(table: pa.Table, column: str) -> pa.ChunkedArray:
-    """Return a label column by class name, or by class index if classes have no names."""
+    """Return a column, one of labels by class name, or by class index if classes have no names."""
     return table[f"{column}_name" if f"{column}_name" in table.column_names else column]
 
 

@@ -217,8 +217,7 @@ def low_probability(values: Tensor, seed: int) -> Tensor:
         return torch.ones_like(values)
     column = subsample(line, _FIT_VALUES).double().cpu().numpy()[:, None]
     mixture = GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=seed % 2**32)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         mixture.fit(column)
     weights, means, variances = (
         torch.from_numpy(part.reshape(2)).to(line) for part in (mixture.weights_, mixture.means_, mixture.covariances_)

@@ -61,14 +61,12 @@ def draw_sample(log_odds: Array, classes: Array, seed: int) -> Sample:
 
 def _std(log_odds: Array) -> Array:
     """Return ``sqrt(q (1 - q))``, the standard deviation of whether a label is right."""
-    std: Array = 0.5 / np.cosh(np.clip(log_odds, -_MAX_LOG_ODDS, _MAX_LOG_ODDS) / 2)
-    return std
+    return 0.5 / np.cosh(np.clip(log_odds, -_MAX_LOG_ODDS, _MAX_LOG_ODDS) / 2)
 
 
 def _turns(groups: Array) -> Array:
     """Return the position of each element within its group, given sorted groups (m,)."""
-    turns: Array = np.arange(len(groups)) - np.searchsorted(groups, groups)
-    return turns
+    return np.arange(len(groups)) - np.searchsorted(groups, groups)
 
 
 def inclusion_weights(sample: Sample, decided: Array, skipped: Array) -> Array:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from unflip.data.arrays import Array, Pieces, decoded, read_array, read_npz, write_npz
+from unflip.data.arrays import Array, Pieces, decoded, read_array, read_npz, refuse_rows, write_npz
 from unflip.data.dataset import Dataset, Encoding, Split
 from unflip.data.files import Skipped
 from unflip.data.loaders import FOR_ROWS, Loader
@@ -83,15 +83,13 @@ def _check_annotations(data: Dataset, people: Array | None, path: str) -> Datase
         )
     codes = np.nan_to_num(table, nan=-1)
     names = data.class_names or tuple(map(str, range(int(codes.max(initial=-1)) + 1)))
-    if (wrong := (codes < -1) | (codes >= len(names)) | (codes != np.floor(codes))).any():
-        row = int(wrong.any(1).argmax())
-        raise InputError(f"{what}, row {row}: a class number must be from 0 to {len(names) - 1}, or -1 for no label")
+    wrong = ((codes < -1) | (codes >= len(names)) | (codes != np.floor(codes))).any(1)
+    refuse_rows(wrong, what, lambda _: f"a class number must be from 0 to {len(names) - 1}, or -1 for no label")
     by = tuple(map(str, range(table.shape[1]) if people is None else people.tolist()))
     if len(by) != table.shape[1]:
         raise InputError(f"{path}, '{ANNOTATORS}': {len(by)} names for {table.shape[1]} columns of annotations")
-    return replace(
-        data, train=replace(data.train, annotations=codes.astype(np.int32)), class_names=names, annotators=by
-    )
+    train = replace(data.train, annotations=codes.astype(np.int32))
+    return replace(data, train=train, class_names=names, annotators=by)
 
 
 def read_arrays(path: Path, mmap_threshold_mb: float) -> dict[str, Array]:
@@ -100,13 +98,9 @@ def read_arrays(path: Path, mmap_threshold_mb: float) -> dict[str, Array]:
         arrays = read_npz(path, mmap_threshold_mb=mmap_threshold_mb)
     else:
         files = {file.stem: file for file in sorted(path.glob("*.npy"))} if path.is_dir() else {"train": path}
-        arrays = {name: _read_npy(file, mmap_threshold_mb) for name, file in files.items()}
+        large = {name for name, file in files.items() if file.stat().st_size > mmap_threshold_mb * 2**20}
+        arrays = {name: read_array(file, "r" if name in large else None) for name, file in files.items()}
     return {name: decoded(array, f"{path}, {name}") for name, array in arrays.items()}
-
-
-def _read_npy(path: Path, mmap_threshold_mb: float) -> Array:
-    large = path.stat().st_size > mmap_threshold_mb * 2**20
-    return read_array(path, mmap_mode="r" if large else None)
 
 
 def _check_features(array: Array, what: str) -> Array:

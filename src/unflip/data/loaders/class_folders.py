@@ -35,13 +35,25 @@ class ClassFolders(Loader):
         ).with_parts(sets)
 
     def _read(self, root: Path, part: str) -> Split:
-        files, labels = list_part(root, part, self.kind)
-        names = as_names(files)
+        """List the files of a split, sorted and relative to ``root``, with their classes if there are class folders."""
+        folder, kind = root / part, self.kind
+        entries = sorted(folder.iterdir())
+        loose = [entry.name for entry in entries if not entry.is_dir() and kind.fits(entry.name)]
+        classes = [entry.name for entry in entries if is_class(entry)]
+        if classes and loose:
+            raise InputError(f"{folder / loose[0]}: is next to the class folders; move it into one of them")
+        by_class = {name: find_files(folder / name, kind) for name in classes}
+        empty = next((name for name, files in by_class.items() if not files), None if classes or loose else "")
+        if empty is not None:
+            raise InputError(f"{folder / empty}: no {kind.noun} in it ({kind}); add some or remove the folder")
+        inner = [f"{name}/{file}" for name, files in by_class.items() for file in files] or loose
+        labels = np.repeat(np.array(classes, np.str_), [len(by_class[name]) for name in classes]) if classes else None
+        names = as_names([f"{part}/{name}" for name in inner] if part else inner)
         inputs: Inputs = ImageFiles(root, names)
-        if self.kind is not IMAGES:
-            texts = pa.chunked_array([[read_text(root / name) for name in files]], pa.large_string())
+        if kind is not IMAGES:
+            texts = pa.chunked_array([[read_text(root / name) for name in names]], pa.large_string())
             inputs = Table(pa.table({TEXT: texts}))
-        return Split(inputs, None if labels is None else np.array(labels, np.str_), ids=names)
+        return Split(inputs, labels, ids=names)
 
 
 class ImageFolder(ClassFolders):
@@ -85,23 +97,6 @@ def find_parts(path: Path) -> dict[str, str]:
     if parts and others:
         raise InputError(f"{path}: '{others[0]}' next to '{parts['train']}'; move classes into the splits")
     return {part: parts[part] for part in ("train", "val", "test") if part in parts}
-
-
-def list_part(root: Path, part: str, kind: FileKind) -> tuple[list[str], list[str] | None]:
-    """Return the files of a split, sorted and relative to ``root``, and their classes; None without class folders."""
-    folder = root / part
-    entries = sorted(folder.iterdir())
-    loose = [entry.name for entry in entries if not entry.is_dir() and kind.fits(entry.name)]
-    classes = [entry.name for entry in entries if is_class(entry)]
-    if classes and loose:
-        raise InputError(f"{folder / loose[0]}: is next to the class folders; move it into one of them")
-    by_class = {name: find_files(folder / name, kind) for name in classes}
-    empty = next((name for name, files in by_class.items() if not files), None if classes or loose else "")
-    if empty is not None:
-        raise InputError(f"{folder / empty}: no {kind.noun} in it ({kind}); add some or remove the folder")
-    inner = [f"{name}/{file}" for name, files in by_class.items() for file in files] or loose
-    labels = [name for name, files in by_class.items() for _ in files] if classes else None
-    return [f"{part}/{name}" for name in inner] if part else inner, labels
 
 
 def is_class(entry: Path) -> bool:

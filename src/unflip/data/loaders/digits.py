@@ -39,8 +39,7 @@ class Digits(Loader):
 
 def _as_pixels(row: Array) -> Array:
     """Return a digit, 64 values from 0 to 16, as dark on white pixels (8, 8)."""
-    pixels: Array = (255 - row.reshape(8, 8) * (255 / 16)).astype(np.uint8)
-    return pixels
+    return (255 - row.reshape(8, 8) * (255 / 16)).astype(np.uint8)
 
 
 digits = Digits()

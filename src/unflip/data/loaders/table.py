@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from unflip.data.annotations import annotate_columns
-from unflip.data.arrays import Array
+from unflip.data.arrays import Array, refuse_rows
 from unflip.data.columns import (
     TABLE_SUFFIXES,
     Columns,
@@ -169,11 +169,8 @@ def _rows_by_split(path: Path, cells: Sequence[Any]) -> dict[str, Array]:
     """Return the rows of each split, sorted by its name; `train` is always there, even without rows."""
     splits = np.array(cells, np.str_)
     wrong = ~(np.isin(splits, ("train", "val")) | np.char.startswith(splits, "test"))
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise InputError(
-            f"{path}, row {row}: split '{splits[row]}'; must be train, val, clean-val or test (or test2, ...)"
-        )
+    allowed = "train, val, clean-val or test (or test2, ...)"
+    refuse_rows(wrong, str(path), lambda row: f"split '{splits[row]}'; must be {allowed}")
     return {split: (splits == split).nonzero()[0] for split in sorted({"train", *splits.tolist()})}
 
 
