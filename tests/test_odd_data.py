@@ -29,6 +29,7 @@ from unflip.data import memory
 from unflip.data.arrays import Shards
 from unflip.data.dataset import Dataset, Split
 from unflip.data.labels import read_labels
+from unflip.data.rewrite import NewLabels
 from unflip.errors import InputError, UnflipError, UnflipWarning
 from unflip.issues.duplicates import find_duplicates
 from unflip.issues.outlier import unit_vectors
@@ -399,6 +400,51 @@ def test_a_corrected_frame_has_the_type_of_its_labels(kind: str) -> None:
     assert done.index.equals(frame.index)
 
 
+def test_a_corrected_frame_of_pandas_keeps_labels_of_any_type_and_gaps() -> None:
+    pandas = pytest.importorskip("pandas")
+    for given in (
+        pandas.Series(GIVEN % 2 == 1).astype("boolean").mask(np.arange(60) == 3),
+        pandas.Series(GIVEN % 2).astype("int64[pyarrow]").mask(np.arange(60) == 3),
+        pandas.Series(pandas.arrays.SparseArray(GIVEN % 2)),
+        pandas.Series(pandas.period_range("2024-01", periods=2, freq="M")[GIVEN % 2]),
+        pandas.Series(pandas.cut(GIVEN % 2, 2)),
+    ):
+        done = corrected(pandas.DataFrame(ROWS).rename(columns=str).assign(label=given), given.isna())["label"]
+        assert done.dtype == given.dtype
+        assert done.isna().tolist() == given.isna().tolist()
+        assert done.dropna().tolist() == [given[1], *given[1:].dropna()]
+    lacking = pandas.DataFrame(ROWS).rename(columns=str).assign(label=pandas.Categorical(["a"] * 60))
+    with pytest.raises(InputError, match=r"^data, row 0: 'b' is no category of 'label'; add it$"):
+        memory.relabeled(memory.InMemory(lacking), changes(GIVEN % 2 == 1), ["a", "b"])
+
+
+def test_a_corrected_table_of_arrow_or_polars_keeps_its_types_and_gaps() -> None:
+    polars = pytest.importorskip("polars")
+    names = [None if row == 3 else "ab"[label] for row, label in enumerate((GIVEN % 2).tolist())]
+    numbers = [None if name is None else "ab".index(name) for name in names]
+    columns = [pa.array(names), pa.array(names, pa.large_string()), pa.array(names).dictionary_encode()]
+    columns += [pa.array(names).cast(pa.string_view()), pa.array(numbers), pa.array(numbers).cast(pa.bool_())]
+    for given in columns:
+        done = corrected(pa.table({"x": ROWS[:, 0], "label": given}), given.is_null().to_numpy(False))["label"]
+        assert done.type == given.type
+        assert done.to_pylist() == [given[1].as_py(), *given[1:].to_pylist()]
+    for kind in (polars.String, polars.Enum(["b", "a"])):
+        frame = polars.DataFrame({"x": ROWS[:, 0], "label": polars.Series(names, dtype=kind)})
+        done = corrected(frame, frame["label"].is_null().to_numpy())["label"]
+        assert done.dtype == frame["label"].dtype
+        assert done.to_list() == ["b", *names[1:]]
+
+
+def changes(missing: Any) -> NewLabels:
+    """Return that the first example, whose label is 0, gets label 1."""
+    own = np.where(missing, -1, GIVEN % 2)
+    return NewLabels(own, np.where(np.arange(60) == 0, 1, own), np.ones(60, bool))
+
+
+def corrected(data: Any, missing: Any) -> Any:
+    return memory.relabeled(memory.InMemory(data), changes(missing), ["0", "1"])
+
+
 @pytest.mark.parametrize("names", [[0, 1, 2], [("a", 1), ("a", 2), ("label", "")]])
 def test_columns_of_pandas_need_not_be_called_by_strings(names: list[Any]) -> None:
     pandas = pytest.importorskip("pandas")
@@ -459,6 +505,15 @@ def test_data_that_is_refused_leaves_the_earlier_run_as_it_was(call: Any, tmp_pa
         save(table.select([1]), frame[:9], run.folder, force=True)
     assert (run.folder / "data" / "data.parquet").read_bytes() == before
     assert not list(run.folder.glob(".unflip-partial-*"))
+
+
+def test_a_column_of_numbers_without_a_name_is_a_feature(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(ROWS).rename(columns=str).rename(columns={"0": ""}).assign(label=GIVEN)
+    run = train(frame, tmp_path / "run", method="standard", epochs=1, quiet=True, device="cpu")
+    encoding = run.model.encoding
+    assert encoding is not None
+    assert {column["name"]: column["kind"] for column in encoding.settings["columns"]}[""] == "number"
 
 
 def test_periods_are_dates() -> None:

@@ -27,7 +27,7 @@ from unflip.data.arrays import write_npz
 from unflip.data.loaders import load_raw
 from unflip.data.options import DataOptions
 from unflip.data.rewrite import NewLabels, rewrite
-from unflip.errors import ConfigError, InputError, UnflipWarning
+from unflip.errors import ConfigError, InputError, RunFolderError, UnflipWarning
 from unflip.review.decisions import Choice, State
 from unflip.review.review import open_review
 
@@ -399,6 +399,30 @@ def test_labels_for_data_sets_in_their_own_order_and_class_numbers(run: unflip.R
         run.labels_for("data.csv")
 
 
+def test_labels_for_data_of_another_kind_says_so(run: unflip.Result) -> None:
+    class OfTargets:
+        def __init__(self, targets: list[Any], *classes: str) -> None:
+            self.targets, self.classes = targets, classes or [*NAMES]
+
+    numbers = [NAMES.index(name) for name in GIVEN.values()]
+    for dataset, message in (
+        (
+            OfTargets([9, *numbers[1:]]),
+            f"^dataset: its targets must be class numbers from 0 to {len(NAMES) - 1}, or -1",
+        ),
+        (OfTargets([None, *numbers[1:]]), "^dataset: its targets must be class numbers"),
+        (OfTargets([*GIVEN.values()]), "^dataset: its targets must be class numbers"),
+        (OfTargets(numbers, "x", "y", "z"), "^dataset: none of its classes, such as x, is one of the run, such as"),
+    ):
+        with pytest.raises(InputError, match=message):
+            run.labels_for(dataset)
+    with pytest.warns(UnflipWarning, match=f"^dataset: none of the run's {len(WRONG)} changed labels is of an ex"):
+        run.labels_for(frame().to_pandas()[["kind"]].assign(other=1.5))
+    rows = torch.zeros(3, 2, dtype=torch.bfloat16, requires_grad=True)
+    with pytest.warns(UnflipWarning, match="^dataset: none of the"):
+        assert run.labels_for(torch.utils.data.TensorDataset(rows, torch.tensor([0, 1, 0]))).tolist() == [0, 1, 0]
+
+
 class Torchvision:
     """What torchvision's ``ImageFolder`` has, with classes in another order."""
 
@@ -438,6 +462,37 @@ def test_folders_are_linked_or_copied_and_names_stay_unique(
     done = cli("apply", result.folder, "--out", tmp_path / "fixed", "--force", "--copy-files")
     assert (done.code, done.err) == (2, f"unflip: cannot write {tmp_path / 'fixed'}: No space left on device\n")
     assert snapshot(tmp_path) == before
+
+
+def test_a_corrected_folder_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for label in ("cat", "dog"):
+        (tmp_path / "data" / label).mkdir(parents=True)
+        (tmp_path / "data" / label / "1.txt").write_text(f"about a {label}", "utf-8")
+    options = DataOptions(path=str(tmp_path / "data"))
+    raw, new = load_raw(options), NewLabels(np.arange(2), np.zeros(2, int), np.ones(2, bool))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to("elsewhere")
+
+    def write(**more: Any) -> None:
+        rewrite(raw, options, tmp_path / "link", {"train": new}, ["cat", "dog"], **more)
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "source")
+
+    write()
+    before = snapshot(tmp_path)
+    for name in ("unlink", "rmdir"):  # as in a folder that is read-only: what is complete stays or is replaced
+        monkeypatch.setattr(Path, name, refused)
+    write()
+    assert snapshot(tmp_path).keys() == before.keys()
+    monkeypatch.setattr(shutil, "copy2", refused)
+    with pytest.raises(InputError, match=r"^source: Permission denied$"):
+        write(copy=True)
+    assert snapshot(tmp_path).keys() == before.keys()
+    (tmp_path / "link" / "mine.txt").touch()
+    with pytest.raises(RunFolderError, match=r"holds files that are not ours, such as mine\.txt; move them$"):
+        write()
+    assert (tmp_path / "link" / "mine.txt").exists()
 
 
 def full_disk(*_: object, **__: object) -> None:

@@ -46,6 +46,22 @@ def is_one_line_error(done: Outcome, code: int = 2) -> None:
 # Real entry points
 
 
+@pytest.mark.skipif(os.name == "nt", reason="a shell of POSIX")
+def test_a_reader_that_goes_away_and_closed_streams_stop_no_command(features: Path, tmp_path: Path) -> None:
+    train = f"{sys.executable} -m unflip clean {features} --epochs 1 --out {tmp_path}"
+    done = spawn("bash", "-c", f"{train}/1 | true; echo ${{PIPESTATUS[0]}}; {train}/2 <&- >&- 2>&-; echo $?")
+    assert (done.out, done.err) == ("0\n0\n", "")
+    assert all((tmp_path / name / "result.json").exists() for name in "12")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_behind_standard_output_is_an_error(unbuffered: str) -> None:
+    done = spawn("bash", "-c", f"{sys.executable} -m unflip list checks > /dev/full", PYTHONUNBUFFERED=unbuffered)
+    is_one_line_error(done)
+    assert done.err == "unflip: standard output: No space left on device\n"
+
+
 def test_help_lists_every_command_by_its_docstring_without_importing_it() -> None:
     code = (
         "import sys\n"

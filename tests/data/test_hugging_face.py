@@ -55,6 +55,20 @@ def test_vectors_train_as_a_file_of_features_does(tmp_path: Path, features: Path
     assert again.result["epochs"] == 4
 
 
+def test_splits_in_any_order_are_corrected_each_by_its_own_labels(tmp_path: Path) -> None:
+    parts = {"train": of_blobs(), "validation": of_blobs("test").select(range(30)), "test": of_blobs("test")}
+    labels = parts["train"]["label"][:]
+    wrong = [(label + 1) % 3 if row in (4, 9) else label for row, label in enumerate(labels)]
+    parts["train"] = of_blobs(label=wrong)
+    for order in (("train", "validation", "test"), ("test", "validation", "train")):
+        data = hf.DatasetDict({name: parts[name] for name in order})
+        fixed = unflip.clean(data, tmp_path / order[0], quiet=True, device="cpu").apply().data
+        assert tuple(fixed) == order
+        assert fixed["train"]["label"][:] == labels
+        for name in ("validation", "test"):
+            assert fixed[name]["label"][:] == parts[name]["label"][:]
+
+
 def test_images_become_files_with_a_manifest(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     pictures = [Image.fromarray(random.integers(0, 255, (8, 8 + i % 2, 3), np.uint8)) for i in range(12)]

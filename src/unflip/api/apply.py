@@ -1,6 +1,7 @@
 """apply: a run's data with corrected labels, as files in its own format or as an object in memory."""
 
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from unflip.data.memory import InMemory, as_table, in_memory, new_labels, relabe
 from unflip.data.options import DataOptions
 from unflip.data.rewrite import CHANGES, MARKER, NewLabels, by_row, class_numbers, new_cells, rewrite
 from unflip.encoders.table import with_contents
-from unflip.errors import ConfigError, InputError
+from unflip.errors import ConfigError, InputError, UnflipWarning, count_of
 from unflip.files import OwnedFolder
 from unflip.review.examples import Examples
 from unflip.review.review import finished_run, saved_decisions, settled
@@ -298,21 +299,29 @@ def labels_for(run: Run, dataset: Any, *, label_column: str | None = None, **opt
     if isinstance(dataset, dict):  # a DatasetDict
         raise InputError(f"dataset: several splits; give one of them, such as dataset['{next(iter(dataset))}']")
     if hasattr(dataset, "tensors"):
-        dataset = tuple(tensor.cpu().numpy() for tensor in dataset.tensors[:2])
+        dataset = tuple(tensor.detach().cpu() for tensor in dataset.tensors[:2])
     if hasattr(dataset, "targets") or hasattr(dataset, "samples"):
         files = getattr(dataset, "samples", [])
         targets = np.asarray([target for _, target in files] if files else dataset.targets)
         own = [str(name) for name in getattr(dataset, "classes", classes)]
-        numbers = np.array([classes.index(name) if name in classes else -1 for name in own])
+        if targets.dtype.kind not in "iu" or not -1 <= targets.min(initial=0) <= targets.max(initial=0) < len(own):
+            raise InputError(f"dataset: its targets must be class numbers from 0 to {len(own) - 1}, or -1 for no label")
+        if not {*own} & {*classes}:
+            raise InputError(f"dataset: none of its classes, such as {own[0]}, is one of the run, such as {classes[0]}")
+        numbers = np.array([classes.index(name) if name in classes else -1 for name in [*own, ""]])
         ids = _relative([path for path, _ in files], run.own_data().path, getattr(dataset, "root", ".")) or None
-        new, _, _ = _match(run, Keys(ids, None, numbers[targets], [*classes, ""]), fixes)
+        new, _, missing = _match(run, Keys(ids, None, numbers[targets], [*classes, ""]), fixes)
         cells = new_cells(targets, new, [own.index(name) if name in own else -1 for name in classes])
     elif (memory := memory_for(run, dataset, label_column)) is not None:
         with _opened(run, None, memory) as (raw, _):
-            new = by_row(raw, _place(run, raw, fixes)[0], classes)
+            placed, _, missing = _place(run, raw, fixes)
+            new = by_row(raw, placed, classes)
         cells = new_labels(memory, new, classes)
     else:
         raise InputError(f"dataset: a {type(dataset).__name__}; give the data set itself, not where it is")
+    if 0 < fixes.changed.sum() <= missing:
+        text = f"none of the run's {count_of(missing, 'changed label')} is of an example in it; is it the same data?"
+        warnings.warn(f"dataset: {text}", UnflipWarning, stacklevel=3)
     if cells.dtype.kind in "biuf":
         return np.where(new.keep, cells, -1)
     return np.where(new.keep, cells.astype(object), None)  # type: ignore[call-overload, no-any-return]

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Container
 from functools import partial
 from importlib import import_module
-from io import TextIOWrapper
+from io import BufferedWriter, FileIO, TextIOWrapper
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -126,7 +126,7 @@ def _rows(kind: str) -> list[tuple[str, str]]:
 
 def run() -> None:
     """Run the command line; user errors are printed as one line, with exit code 2."""
-    _replace_unknown_characters()
+    _prepare_streams()
     if is_default := signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)
     warnings.simplefilter("always", UnflipWarning)
@@ -137,6 +137,7 @@ def run() -> None:
     usage_error: type[Any] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
     try:
         code = build_app(sys.argv)(standalone_mode=False)
+        sys.stdout.flush()  # a full disk is an error
     except typer.Exit as stop:
         code = stop.exit_code
     except Stopped as stop:
@@ -146,9 +147,6 @@ def run() -> None:
         code = _INTERRUPTED
     except UnflipError as error:
         code = _print_error(str(error))
-    except BrokenPipeError:  # the reader of our output is gone, as with `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
     except UnicodeEncodeError as error:
         code = _print_error(f"cannot encode a file name ({error.reason}); rename the file")
     except OSError as error:
@@ -178,11 +176,32 @@ def _end(code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _replace_unknown_characters() -> None:
-    """Print ? for characters that the output encoding lacks, as on Windows."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper) and stream.encoding.lower() != "utf-8":
-            stream.reconfigure(errors="replace")
+class _Output(FileIO):
+    """An output that is dropped once its reader is gone, as with `| head`: a command that writes a run finishes it."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            if not isinstance(error, BrokenPipeError):
+                raise OSError(error.errno, error.strerror, "standard output") from error
+            return len(data)
+
+
+def _prepare_streams() -> None:
+    """Print ? for characters that the output encoding lacks, as on Windows; drop what nobody reads."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:  # it is closed; a file must not take its number
+            setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115
+        elif mode == "w" and isinstance(stream, TextIOWrapper):
+            if stream.encoding.lower() != "utf-8":
+                stream.reconfigure(errors="replace")
+            if isinstance(getattr(stream.buffer, "raw", stream.buffer), FileIO) and not stream.isatty():
+                buffer = BufferedWriter(_Output(stream.fileno(), "wb", closefd=False))
+                text = TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=stream.line_buffering)
+                setattr(sys, name, text)
 
 
 def _print_error(message: str) -> int:

@@ -88,6 +88,11 @@ def _is_hugging_face(data: Any) -> bool:
     return type(data).__module__.split(".")[0] == "datasets"
 
 
+def _in_order(splits: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return splits in the order of ``Dataset.parts``: training, test sets, validation."""
+    return dict(sorted(splits.items(), key=lambda item: (_SPLITS.get(item[0], "").find("val"), item[0] != "train")))
+
+
 class _Part(NamedTuple):
     """The examples of a split: rows of a table or of numbers, or images or paths of images; and their labels."""
 
@@ -233,7 +238,9 @@ def _hugging_face_parts(memory: InMemory) -> tuple[dict[str, _Part], list[str]]:
     data = memory.data
     if "Iterable" in type(data).__name__:
         raise InputError("data: a streamed data set; load it without streaming")
-    named = {str(name): part for name, part in (data if isinstance(data, Mapping) else {"train": data}).items()}
+    named = _in_order(
+        {str(name): part for name, part in (data if isinstance(data, Mapping) else {"train": data}).items()}
+    )
     if other := next((name for name in named if name not in _SPLITS and not name.startswith("test")), None):
         raise InputError(f"data: split '{other}' is not train, validation or test; remove it from the DatasetDict")
     parts = {_SPLITS.get(name, name): part.with_format(None) for name, part in named.items()}  # all columns
@@ -335,20 +342,27 @@ def _content(data: Any) -> pa.Table | Array | list[Any]:
     return Table.of_array(rows, column_titles(rows.shape[1]), "data").table if has_gaps(rows) else rows
 
 
-def new_labels(memory: InMemory, new: NewLabels, classes: Sequence[str]) -> Array:
-    """Return the labels (n,) of data in memory after a change, as the data has them."""
+def new_labels(memory: InMemory, new: NewLabels, classes: Sequence[str], *, as_cells: bool = False) -> Array:
+    """Return the labels (n,) of data in memory after a change: numbers or names, or ``as_cells`` of the data."""
     if memory.labels is not None:
         return new_cells(plain_column(memory.labels, "labels"), new, classes)
     if _has_annotations_only(memory):
         return np.array([*classes, ""], np.str_)[new.new]
+    data, cells = memory.data, _label_cells(memory)
+    names = getattr(data.features[label_column_of(memory)], "names", None) if _is_hugging_face(data) else None
+    values = [names.index(name) if names and name in names else name for name in classes]
+    if as_cells or _is_hugging_face(data):
+        return new_cells(np.fromiter(cells, object, len(cells)) if as_cells else np.array(cells), new, values)
+    return new_cells(plain_column(cells, "labels"), new, values)
+
+
+def _label_cells(memory: InMemory) -> list[Any]:
+    """Return the cells of the label column (n,)."""
     data, column = memory.data, label_column_of(memory)
-    if not _is_hugging_face(data):
-        cells = data.iloc[:, _place(data, column)] if hasattr(data, "iloc") else data[column]
-        cells = cells.to_pylist() if isinstance(data, pa.Table | pa.RecordBatch) else list(cells)
-        return new_cells(plain_column(cells, "labels"), new, classes)
-    names = getattr(data.features[column], "names", None)
-    values = [names.index(name) for name in classes] if names else classes
-    return new_cells(np.array(list(data.with_format(None)[column])), new, values)
+    if hasattr(data, "iloc"):
+        return list(data.iloc[:, _place(data, column)])
+    cells = (data.with_format(None) if _is_hugging_face(data) else data)[column]
+    return cells.to_pylist() if isinstance(data, pa.Table | pa.RecordBatch) else list(cells)
 
 
 def _has_annotations_only(memory: InMemory) -> bool:
@@ -385,12 +399,12 @@ def relabeled(memory: InMemory, new: NewLabels, classes: Sequence[str], keep_giv
     data, rows = memory.data, np.flatnonzero(new.keep)
     if isinstance(data, dict):  # a DatasetDict
         fixed, start = {}, 0
-        for name, part in data.items():
+        for name, part in _in_order(data).items():
             own = NewLabels(*(column[start : start + len(part)] for column in new))
             fixed[name] = relabeled(memory._replace(data=part), own, classes, keep_given_as)
             start += len(part)
-        return type(data)(fixed)
-    labels = new_labels(memory, new, classes)
+        return type(data)({name: fixed[name] for name in data})
+    labels = new_labels(memory, new, classes, as_cells=True)
     if keep_given_as in [str(name) for name in getattr(data, "column_names", getattr(data, "columns", ()))]:
         raise InputError(f"keep_given_as: the data has a column '{keep_given_as}'; choose another name")
     if memory.labels is not None or _has_annotations_only(memory):
@@ -405,11 +419,15 @@ def relabeled(memory: InMemory, new: NewLabels, classes: Sequence[str], keep_giv
         return copy.select(rows)
     if hasattr(data, "iloc"):
         copy, place = data.copy(), _place(data, column)
-        kind, cells = data.dtypes.iloc[place], labels[new.changed]
-        narrow = isinstance(kind, np.dtype) and kind.kind in "iu"  # which pandas does not fill with int64
-        copy.iloc[new.changed, place] = cells.astype(kind) if narrow else cells
+        given = data.iloc[:, place]
+        fixed = given.astype(object)  # not every type takes single cells
+        fixed.iloc[new.changed] = labels[new.changed]
+        known = fixed.isin(getattr(given.dtype, "categories", fixed))
+        if (lost := np.flatnonzero(new.changed & ~known)).size:
+            raise InputError(f"data, row {lost[0]}: '{labels[lost[0]]}' is no category of '{column}'; add it")
+        copy.isetitem(place, fixed.astype(given.dtype))
         if keep_given_as is not None:
-            copy[keep_given_as] = data.iloc[:, place]
+            copy[keep_given_as] = given
         return copy.iloc[rows]
     table = pa.table(data if isinstance(data, pa.Table | pa.RecordBatch) else data.to_arrow())
     place = table.column_names.index(column)
@@ -417,7 +435,7 @@ def relabeled(memory: InMemory, new: NewLabels, classes: Sequence[str], keep_giv
     if keep_given_as is not None:
         copy = copy.append_column(keep_given_as, table[column])
     copy = _take(copy, rows)
-    return copy if isinstance(data, pa.Table | pa.RecordBatch) else type(data)(copy)
+    return copy if isinstance(data, pa.Table | pa.RecordBatch) else type(data)(copy).cast(dict(data.schema))
 
 
 def _place(frame: Any, column: str) -> int:
@@ -431,6 +449,8 @@ def _take(data: Any, rows: Array) -> Any:
         return data.iloc[rows]
     if _is_hugging_face(data):
         return data.select(rows)
+    if isinstance(data, pa.Table):
+        return without_views(data).take(pa.array(rows)).cast(data.schema)
     if type(data).__module__.startswith("pyarrow."):
         return data.take(pa.array(rows))
     return data.tocsr()[rows] if issparse(data) else data[rows]
@@ -542,7 +562,8 @@ def _is_missing(cell: Any) -> bool:
 def unmasked(values: Any) -> Any:
     """Return a masked array with NaN where it is masked, and a tensor without its graph; anything else as it is."""
     if hasattr(values, "detach"):
-        return values.detach().cpu()
+        tensor = values.detach().cpu()
+        return tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor  # which NumPy does not have
     if not isinstance(values, np.ma.MaskedArray):
         return values
     if not values.mask.any():

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from numbers import Number
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -107,6 +108,8 @@ def rewrite(
 def new_cells(given: Array, labels: NewLabels, values: Sequence[Any]) -> Array:
     """Return labels (n,) after a change: a class is called as in the data, or if it has none, by ``values``."""
     cells, changed = given.astype(object), labels.changed
+    if any(isinstance(cell, Number) and cell == cell for cell in cells.tolist()):
+        values = [value if (number := whole_number(value)) is None else number for value in values]
     cell_of = dict(enumerate(values)) | dict(zip(labels.own[::-1].tolist(), cells[::-1].tolist(), strict=True))
     cells[changed] = [cell_of[number] for number in labels.new[changed].tolist()]
     if are_names(given):
@@ -285,19 +288,28 @@ def _write_folders(
             elif part.labels is None:
                 raise InputError(f"{path / name}: has no label; use all files in a run, and then apply it")
     with naming_target(out):
+        out = out.resolve()  # a link to a folder stays
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=PARTIAL, ignore_cleanup_errors=True) as place:
-            whole, write = Path(place, "new"), shutil.copy2 if copy else _link
+            whole, write = Path(place, "new"), _copy if copy else _link
             for name, target in targets.items():
                 (whole / target).parent.mkdir(parents=True, exist_ok=True)
                 write((path / name).resolve(), whole / target)
             OwnedFolder(whole, MARKER).record([*targets.values(), CHANGES])
             if (earlier := OwnedFolder(out, MARKER)).is_marked:
-                _clear(earlier)
-            if out.is_dir():
+                earlier.check_all_ours()  # again: files may have been added meanwhile
+                out.rename(Path(place, "old"))
+            elif out.is_dir():
                 out.rmdir()  # it is empty
             whole.replace(out)
     return {name: target for name, target in targets.items() if name != target}
+
+
+def _copy(source: Path, target: Path) -> None:
+    try:
+        shutil.copy2(source, target)
+    except PermissionError as error:
+        raise InputError(f"{error.filename}: {error.strerror}") from error
 
 
 def _link(source: Path, target: Path) -> None:
@@ -327,12 +339,3 @@ def _free_name(name: str, depth: int, is_labeled: bool, label: str, used: set[st
     found = next(str(place) for place in chain([target], tries) if str(place) not in used)
     used.add(found)
     return found
-
-
-def _clear(folder: OwnedFolder) -> None:
-    """Remove the files that an earlier call wrote, and the folders that are empty then."""
-    for name in [*folder.owned(), folder.marker]:
-        (folder.path / name).unlink(missing_ok=True)
-    for place in sorted((path for path in folder.path.rglob("*") if path.is_dir()), reverse=True):
-        if not any(place.iterdir()):
-            place.rmdir()

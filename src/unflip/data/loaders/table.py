@@ -193,7 +193,7 @@ def _index_columns(table: pa.Table, others: Collection[str | None]) -> list[str]
     names = [name for name in table.column_names if name not in others]
     by_pandas = (table.schema.pandas_metadata or {}).get("index_columns", [])
     ids = [name for name in names if name.lower() == "id"]
-    unnamed = [name for name in names if name in _INDEX]
+    unnamed = [name for name in names if name in _INDEX and not pa.types.is_floating(table[name].type)]
     others = [name for name in names if name in by_pandas or (name.lower() == "index" and _is_unique(table[name]))]
     return list(dict.fromkeys([*ids, *unnamed, *others]))
 
