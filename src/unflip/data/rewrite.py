@@ -296,9 +296,13 @@ def _write_folders(
                 (whole / target).parent.mkdir(parents=True, exist_ok=True)
                 write((path / name).resolve(), whole / target)
             OwnedFolder(whole, MARKER).record([*targets.values(), CHANGES])
-            if (earlier := OwnedFolder(out, MARKER)).is_marked:
-                earlier.check_all_ours()  # again: files may have been added meanwhile
-                out.rename(Path(place, "old"))
+            if OwnedFolder(out, MARKER).is_marked:
+                out.rename(old := Path(place, "old"))
+                try:
+                    OwnedFolder(old, MARKER).check_all_ours()  # again: files may have been added meanwhile
+                except RunFolderError as error:
+                    old.rename(out)
+                    raise RunFolderError(str(error).replace(str(old), str(out))) from None
             elif out.is_dir():
                 out.rmdir()  # it is empty
             whole.replace(out)

@@ -39,27 +39,22 @@ def folds_without(member: int, count: int) -> tuple[int, ...]:
     return (member, (member + 1) % count) if count >= _TWO_FOLDS else (member,)
 
 
-def held_out_rows(folds: Tensor, count: int) -> Tensor:
-    """Return which examples (count, b) each member of an ensemble is not trained on, from their folds (b,)."""
-    members = torch.arange(count, device=folds.device)[:, None]
-    return ((folds - members) % count < len(folds_without(0, count))) & (folds >= 0)  # -1: a single member has no fold
-
-
-def members_rows(held_out: Tensor, size: int) -> tuple[Tensor, Tensor]:
+def members_rows(folds: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the positions (count, s) in a batch that each member is trained on, and whether it has any (count,).
 
-    All members get the same number of examples, so that shapes are constant: surplus examples are dropped, missing ones
-    repeated from the start.
+    ``folds`` (b,) are those of the batch. All members get the same number of examples, the average of what is left
+    without their own folds, so that shapes are constant: surplus examples are dropped, missing ones repeated from the
+    start. Each gets at least two, as batch normalization needs.
 
-    Args:
-        held_out: which examples of the batch each member is not trained on (count, b).
-        size: s, about as many as are left.
-
-    >>> members_rows(torch.tensor([[True, False, False, True], [False, True, True, False]]), 2)
+    >>> members_rows(torch.tensor([0, 1, 1, 0]), 2)
     (tensor([[1, 2],
             [0, 3]]), tensor([1., 1.]))
     """
-    order = held_out.to(torch.uint8).argsort(dim=1, stable=True)
-    left = (~held_out).sum(1)
-    wrapped = torch.arange(size, device=held_out.device)[None] % left.clamp(min=1)[:, None]
+    num_without = len(folds_without(0, count))
+    size = max(2, round(len(folds) * (count - num_without) / count)) if count > 1 else len(folds)
+    members = torch.arange(count, device=folds.device)[:, None]
+    own = ((folds - members) % count < num_without) & (folds >= 0)  # -1: a single member has no fold
+    order = own.to(torch.uint8).argsort(dim=1, stable=True)
+    left = len(folds) - own.sum(1)
+    wrapped = torch.arange(size, device=folds.device)[None] % left.clamp(min=1)[:, None]
     return order.gather(1, wrapped), (left > 0).float()

@@ -25,7 +25,7 @@ from unflip.methods.base import (
     storage_dtype,
 )
 from unflip.methods.losses import mix
-from unflip.methods.unflip.folds import assign_folds, folds_without, held_out_rows, members_rows
+from unflip.methods.unflip.folds import assign_folds, folds_without, members_rows
 from unflip.methods.unflip.posterior import PosteriorState, blocks, informative_prob, top_one, update_posterior
 from unflip.nn.base import EMA, Ensemble, Network, unwrap
 from unflip.options import Options
@@ -131,9 +131,9 @@ class Unflip(Method):
 
     @classmethod
     def options_for(cls, section: str, shape: RunShape) -> dict[str, Any]:
-        """Train on all examples, which are scored without validation; feature vectors have their own schedule."""
+        """Take the last epoch; feature vectors need no validation examples, and have their own schedule."""
         if not shape.of_rows:
-            return {"select": "last", "data": {"val_fraction": 0.0}}
+            return {"select": "last"}
         return {
             "select": "last",
             "epochs": 10,
@@ -233,10 +233,7 @@ class Unflip(Method):
         """Return each member's inputs (count, s, ...), targets (count, s, k) and weight of its loss (count,)."""
         assert self.folds is not None
         assert self.targets is not None
-        folds, count = self.folds[batch.indices], self.count
-        size = round(len(folds) * (count - len(folds_without(0, count))) / count)
-        size = max(2, size) if count > 1 else len(folds)  # batch normalization needs two
-        rows, present = members_rows(held_out_rows(folds, count), size)
+        rows, present = members_rows(self.folds[batch.indices], self.count)
         flat = rows.view(-1)
         inputs = batch.inputs.index_select(0, flat).view(*rows.shape, *batch.inputs.shape[1:])
         own = self.position[batch.indices].index_select(0, flat)
@@ -440,10 +437,10 @@ class Unflip(Method):
         part = confident_part(top, top_probs, label_probs, given, self.context.num_classes)
         return part, lapse_rates(top_probs.double().logit(), top != given)
 
-    def _noise_rates(self, odds: Tensor, given: Tensor, counted: Tensor) -> Tensor:
-        """Return equally likely noise rates (q,) of the given labels (m,) that are ``counted`` (m,)."""
+    def _noise_rates(self, odds: Tensor, labels: LabelStore, counted: Tensor) -> Tensor:
+        """Return equally likely noise rates (q,) of the given labels that are ``counted`` (m,)."""
         assert self.posterior is not None
-        return self.posterior.noise_rates(odds, given.clamp(min=0), counted)
+        return self.posterior.noise_rates(odds, labels.given[self.context.train].clamp(min=0), counted)
 
     def _odds(self, given: Tensor) -> Tensor:
         """Return log-odds (m,) that training labels are right, before calibration; NaN for small classes."""
@@ -465,7 +462,7 @@ class Unflip(Method):
         of_given[reviewed] = self.odds(self.posterior.log_probs[reviewed].float().exp(), given[reviewed])
         counted = (given >= 0) & ~trusted if self.posterior.annotators else given >= 0
         known = self.options.noise_rate
-        rates = self._noise_rates(of_given, given, counted) if known is None else torch.full((QUANTILES,), known)
+        rates = self._noise_rates(of_given, labels, counted) if known is None else torch.full((QUANTILES,), known)
         scaling = self.posterior.scaling_to(rates, of_given, counted)
         weights = labels.review_weights[train]
         sample = (weights * (given >= 0)).nonzero()[:, 0]

@@ -11,7 +11,6 @@ from unflip.methods import MethodSpec
 from unflip.methods.base import Batch, EpochOutputs, LabelStore, Method, Phase, TrainContext
 from unflip.methods.losses import mix
 from unflip.methods.plc import ProbabilityWindow
-from unflip.methods.unflip.folds import assign_folds, members_rows
 from unflip.methods.unflip.method import PRIOR_TRUST, Unflip, UnflipOptions, Views
 from unflip.methods.unflip.posterior import PosteriorState, blocks, update_posterior
 from unflip.nn.backbone import Pretrained
@@ -23,11 +22,9 @@ from unflip.stats.discriminant import (
     leave_group_out_log_posterior,
     to_memberships,
 )
-from unflip.stats.noise_rate import Confident
 from unflip.stats.odds import pool
 
 _ROUNDS = 2  # in which Gaussians of frozen features are fitted
-_HELD_OUT, _PARTS = 1000, (5, 50)  # images that each member leaves out; at most a fifth of them, at least a fiftieth
 
 
 class PixelUnflip(Unflip):
@@ -40,15 +37,14 @@ class PixelUnflip(Unflip):
       *other* members, never its own.
     - **Averages**: a view is the mean of the probabilities by averaged weights over the last ``window`` epochs.
 
-    How many labels are wrong is estimated out-of-sample, as for feature vectors: during the warm-up each member leaves
-    out a thousand images of its own (at most a fifth), which it then predicts.
-
     A pretrained network knows much before it is trained. So its labels are first scored by leave-one-out class
     Gaussians of its frozen features: members start from that posterior instead of the given labels, and the Gaussians
-    remain a second view in the pool. They are out-of-sample, so that no image is left out.
+    remain a second view in the pool.
 
     All else is as for feature vectors: class prior, transition matrix, label weights and calibration. Scores are
-    in-sample: their ranking rests on regularization (mixup, averaged weights, augmentation).
+    in-sample: their ranking rests on regularization (mixup, averaged weights, augmentation). But how many labels are
+    wrong is estimated by the same rule as for feature vectors, from labels that no view was trained on: those of the
+    validation images, or of all images where there are Gaussians. Without both the estimate is too low.
     """
 
     def __init__(self, options: UnflipOptions, context: TrainContext) -> None:
@@ -56,16 +52,8 @@ class PixelUnflip(Unflip):
         self.num_folds = 1
         self.windows = [ProbabilityWindow(options.window) for _ in range(self.count)]
         self.frozen: Tensor | None = None  # view (m, k) by Gaussians of frozen features
-        self.parts = max(self.count, min(max(len(context.train) // _HELD_OUT, _PARTS[0]), _PARTS[1]))
-        self.part = torch.empty(0, dtype=torch.long)  # by row of ``context.train``; member i leaves out part i
-        self.rates: Tensor | None = None  # noise rates of the given labels (q,), estimated once
-
-    def _assign_folds(self, labels: LabelStore) -> None:
-        """Assign the images to parts, once."""
-        if self.folds is None:
-            given = labels.initial[self.context.train]
-            self.part = assign_folds(given, self.context.groups, self.parts, self.context.seed)
-        super()._assign_folds(labels)
+        self.validation = ProbabilityWindow(options.window)  # of all members, for validation images
+        self.uniform_noise_rate: float | None = None
 
     def phases(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> Iterator[Phase]:
         """Yield one pass over all images, after scoring labels on frozen features if there are any."""
@@ -91,7 +79,7 @@ class PixelUnflip(Unflip):
                 given,
                 stacked.uniform_noise_rate,
                 self.known,
-                self._evidence(self.frozen, labels.given[self.context.train])[0],
+                self._evidence(pool([self.frozen], weights), labels.given[self.context.train])[0],
                 trust=PRIOR_TRUST[self.options.prior],
                 progress=0.0,
                 broadcast=observed.broadcast,
@@ -100,78 +88,76 @@ class PixelUnflip(Unflip):
             targets = self._targets(self.posterior, labels)
 
     def _for_members(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return each member's inputs (count, s, ...), targets (count, s, k), mixed by itself, and weight (count,)."""
+        """Return each member's inputs (count, b, ...), targets (count, b, k), mixed by itself, and weight (count,)."""
         assert self.targets is not None
-        own, members = self.position[batch.indices], torch.arange(self.count, device=batch.indices.device)[:, None]
-        is_held_out, size = self.part[own] == members, round(len(own) * (1 - 1 / self.parts))
-        if self.warmed_up or self.frozen is not None:
-            is_held_out, size = torch.zeros_like(is_held_out), len(own)
-        rows, present = members_rows(is_held_out, max(2, size))
-        inputs = batch.inputs.index_select(0, rows.view(-1)).view(*rows.shape, *batch.inputs.shape[1:])
-        targets = self.targets[members, own[rows]].float()
+        targets = self.targets.index_select(1, self.position[batch.indices]).float()
+        inputs, weight = batch.inputs.expand(self.count, *batch.inputs.shape), 1 / len(batch.indices)
         inputs, targets = self._with_unlabeled(inputs, targets, batch.unlabeled)
         if self.options.mixup:
             mixed = [mix(*pair, self.options.mixup, batch.generator) for pair in zip(inputs, targets, strict=True)]
             inputs, targets = (torch.stack(parts) for parts in zip(*mixed, strict=True))
-        return inputs, targets, present / rows.shape[1]
+        return inputs, targets, targets.new_full((self.count,), weight)
 
     def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
         """Predict all images in the last epochs of the warm-up and after it; then correct labels."""
         if epoch > self.warmup - self.options.window:
-            for window, member in zip(self.windows, self.ema.module.split(), strict=True):
-                batches = observed.outputs(member, self.context.train)
-                window.add(torch.cat([logits.softmax(1) for _, logits in batches]))
+            members, validation = self.ema.module.split(), self._validation_rows(labels)
+            for window, member in zip(self.windows, members, strict=True):
+                window.add(self._predict(member, self.context.train, observed))
+            probs = torch.stack([self._predict(member, validation, observed) for member in members])
+            self.validation.add(probs.mean(0))
+        if epoch >= self.warmup and self.posterior is None:
+            self.uniform_noise_rate = self._stack(*self._out_of_sample(labels)).uniform_noise_rate
         return super().end_epoch(epoch, observed, labels)
+
+    def _predict(self, member: nn.Module, rows: Tensor, observed: EpochOutputs) -> Tensor:
+        """Return a member's class probabilities (r, k) of some rows of the label store."""
+        result = torch.empty(len(rows), self.context.num_classes, device=rows.device)
+        for places, logits in observed.outputs(member, rows):
+            result[places] = logits.softmax(1)
+        return result
+
+    def _validation_rows(self, labels: LabelStore) -> Tensor:
+        """Return the rows of the label store (r,) that have a given label and are not trained on."""
+        is_other = labels.given >= 0
+        is_other[self.context.train] = False
+        return is_other.nonzero()[:, 0]
 
     def compute_views(self, observed: EpochOutputs, given: Tensor) -> Views:
         """Return the mean view of all members, and that by frozen features, and fit their weights."""
         self.targets = None
         network = self._view(range(self.count))
         views = [network] if self.frozen is None else [network, self.frozen]
-        rate = None
-        if self.posterior is None:
-            rows, unseen = self._held_out()
-            rate = self._stack([unseen], given[rows]).uniform_noise_rate
-        return Views(network, self.frozen, None, self._stack(views, given, rate))
+        return Views(network, self.frozen, None, self._stack(views, given, self.uniform_noise_rate))
 
-    def _held_out(self) -> tuple[Tensor, Tensor]:
-        """Return the images that a member left out (r,), and that member's log-probabilities (r, k)."""
-        rows = (self.part < self.count).nonzero()[:, 0]
-        view = torch.empty(len(rows), self.context.num_classes, device=rows.device)
-        for member, window in enumerate(self.windows):
-            own = self.part[rows] == member
-            view[own] = window.mean()[rows[own]].float()
-        return rows, view.log().clamp(min=MIN_LOG_PROB)
+    def _out_of_sample(self, labels: LabelStore) -> tuple[list[Tensor], Tensor]:
+        """Return given labels (r,) and, as the only view, log-probabilities (r, k) of members not trained on them.
 
-    def _out_of_sample(self, given: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities (r, k) by a view that was not trained on these images, and their given labels (r,).
+        Without validation images and frozen features it is the view of all members, which were.
+        """
+        rows, view = self._validation_rows(labels), self.frozen
+        if view is None and len(rows):
+            return [self.validation.mean().float().log().clamp(min=MIN_LOG_PROB)], labels.given[rows]
+        given = labels.given[self.context.train]
+        return [(self._view(range(self.count)) if view is None else view)[given >= 0]], given[given >= 0]
+
+    def _noise_rates(self, odds: Tensor, labels: LabelStore, counted: Tensor) -> Tensor:
+        """Return equally likely noise rates (q,) of the given labels, estimated out-of-sample.
 
         Confidence is that which fits the given labels best: mixup and means over epochs make a view much less confident
         than it is right, Gaussians much more.
         """
-        rows, view = self._held_out() if self.frozen is None else (torch.arange(len(given)).to(given), self.frozen)
-        rows, view = rows[given[rows] >= 0], view[given[rows] >= 0]
-        return pool([view], self._stack([view], given[rows]).weights), given[rows]
-
-    def _evidence(self, network: Tensor, given: Tensor) -> tuple[Confident, Tensor]:
-        """Describe the labels that are predicted confidently, and return lapse rates (q,), both out-of-sample."""
-        return super()._evidence(*self._out_of_sample(given))
-
-    def _noise_rates(self, odds: Tensor, given: Tensor, counted: Tensor) -> Tensor:
-        """Return equally likely noise rates (q,) of the given labels, estimated once and out-of-sample."""
         state = self.posterior
         assert state is not None
         if state.annotators is not None:
-            return super()._noise_rates(odds, given, counted)
-        if self.rates is None:
-            view, given = self._out_of_sample(given)
-            trust, every = PRIOR_TRUST[self.options.prior], torch.ones_like(given, dtype=torch.bool)
-            unseen = update_posterior(
-                self._of_known(view), given, state.uniform_noise_rate, self.known, state.confident, trust=trust
-            )
-            unseen.lapses = state.lapses
-            self.rates = unseen.noise_rates(unseen.odds(slice(None), given), given, every)
-        return self.rates
+            return super()._noise_rates(odds, labels, counted)
+        views, given = self._out_of_sample(labels)
+        scaled = self._of_known(pool(views, self._stack(views, given).weights))
+        part, lapses = self._evidence(scaled, given)
+        trust, every = PRIOR_TRUST[self.options.prior], torch.ones_like(given, dtype=torch.bool)
+        unseen = update_posterior(scaled, given, state.uniform_noise_rate, self.known, part, trust=trust)
+        unseen.lapses = lapses
+        return unseen.noise_rates(unseen.odds(slice(None), given), given, every)
 
     def _view(self, members: Sequence[int]) -> Tensor:
         """Return the logarithm of the mean probabilities (m, k) by some members in the last epochs."""
@@ -212,15 +198,16 @@ class PixelUnflip(Unflip):
     def state_dict(self) -> dict[str, Any]:
         """Return the averaged weights, the posterior and the views."""
         windows = [window.state_dict() for window in self.windows]
-        return super().state_dict() | {"windows": windows, "frozen": self.frozen, "rates": self.rates}
+        views = {"windows": windows, "frozen": self.frozen, "validation": self.validation.state_dict()}
+        return super().state_dict() | views
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a saved state."""
         super().load_state_dict(state)
         for window, saved in zip(self.windows, state["windows"], strict=True):
             window.load_state_dict(saved, self.context.device)
+        self.validation.load_state_dict(state["validation"], self.context.device)
         self.frozen = None if state["frozen"] is None else state["frozen"].to(self.context.device)
-        self.rates = state["rates"]
 
 
 class Features(Network):
