@@ -78,7 +78,8 @@ def test_a_folder_of_images_becomes_a_list_of_wrong_labels(cli: Cli, photos: Pat
     assert " of 120 labels are wrong; 6 label issues; " in done.out
     assert "green -> red" in done.out
     assert f"Report: {out / 'report.html'}" in done.out
-    assert "<img" in (out / "report.html").read_text()
+    assert "<img" in (report := (out / "report.html").read_text())
+    assert "label_issues.csv</code> lists all" in report
     assert f"unflip review {out} " in done.out
     label_issues = issues(out / "label_issues.csv")
     assert {row["path"] for row in label_issues} == {f"{NAMES[(i + 1) % 3]}/{i:03}.png" for i in range(6)}

@@ -238,6 +238,7 @@ class Rows:
         width: the number of columns.
         names: of the columns, if they have any.
         texts: the columns of texts; if unknown, long cells are texts.
+        last: columns that tiles show after all others, such as identifiers.
     """
 
     def __init__(
@@ -246,10 +247,11 @@ class Rows:
         width: int,
         names: Sequence[str] | None,
         texts: Sequence[str] | None = None,
+        last: Sequence[str] = (),
     ) -> None:
         self._row_of = row_of
         self._names = list(names or ())
-        self._texts = texts
+        self._texts, self._last = texts, last
         self._titles = list(names or [f"column {i}" for i in range(width)])[: _NAMED if names else _UNNAMED]
         self.more_columns = width - len(self._titles)
         """The number of columns that are not shown."""
@@ -271,7 +273,8 @@ class Rows:
             for name, value in zip(self._names, self._row_of(index), strict=False)
             if text is None or name != text[0]
         )
-        return list(islice(((name, value) for name, value in shown if value.strip()), _TILE))
+        filled = [(name, value) for name, value in shown if value.strip()]
+        return sorted(filled, key=lambda cell: cell[0] in self._last)[:_TILE]
 
     @property
     def named(self) -> bool:

@@ -25,7 +25,7 @@ from unflip.data.labeling import choose_labels
 from unflip.data.loaders import find_loader, load_raw
 from unflip.data.loaders.arrays import read_origin
 from unflip.data.options import DataOptions
-from unflip.encoders.base import restore
+from unflip.encoders.base import Encoding, restore
 from unflip.encoders.table import text_columns
 from unflip.errors import ConfigError, InputError, RunFolderError, UnflipWarning
 from unflip.files import (
@@ -216,22 +216,22 @@ class Run:
 
     def rows(self, data: str | None = None) -> Rows | None:
         """Return the examples' table rows, None for images; ``data`` as for ``pictures``."""
-        return open_rows(self._data_options(data), self.labels(["index"]).num_rows, self.text_columns)
+        options, count, encoding = self._data_options(data), self.labels(["index"]).num_rows, self.encoding
+        if encoding is None:
+            return open_rows(options, count)
+        return open_rows(options, count, text_columns(encoding), text_columns(encoding, "dropped"))
 
     def holds_cells(self, data: str | None = None) -> bool:
         """Whether examples are texts or rows of a table; the data tells if the run has no model."""
         if not (self.folder / layout.MODEL).exists():
             return find_loader(self.own_data(data)) in ("table", "texts")
-        encoding = self.model.encoding
+        encoding = self.encoding
         return encoding is not None and encoding.encoder != "images"
 
     @property
-    def text_columns(self) -> tuple[str, ...] | None:
-        """The text columns that the model was trained on; None for arrays, or if the model was not stored."""
-        if not (self.folder / layout.MODEL).exists():
-            return None
-        encoding = self.model.encoding
-        return None if encoding is None else text_columns(encoding)
+    def encoding(self) -> Encoding | None:
+        """How raw examples become features; None for arrays, or if the model was not stored."""
+        return self.model.encoding if (self.folder / layout.MODEL).exists() else None
 
     def own_data(self, data: str | Path | None = None) -> DataOptions:
         """Return where the data is, and how it is read; for images, the images rather than their features.
@@ -444,15 +444,17 @@ def open_pictures(options: DataOptions, ids: Sequence[str]) -> Pictures | None:
     return Pictures(len(ids), "image/png", read)
 
 
-def open_rows(options: DataOptions, count: int, texts: Sequence[str] | None = None) -> Rows | None:
-    """Find the rows of a run's ``count`` examples; None for images. ``texts``: see :class:`Rows`."""
+def open_rows(
+    options: DataOptions, count: int, texts: Sequence[str] | None = None, last: Sequence[str] = ()
+) -> Rows | None:
+    """Find the rows of a run's ``count`` examples; None for images. ``texts``, ``last``: see :class:`Rows`."""
     raw = _load(options, rows=True)
     if raw is None or isinstance(raw.train.inputs, ImageFiles) or len(raw.train.inputs.shape) != 2:
         return None
     inputs, row_of = raw.train.inputs, _example_rows(raw, options, count)
     if isinstance(inputs, Table):
         names = inputs.table.column_names
-        return Rows(lambda index: [as_cell(value) for value in row_of(index)], len(names), names, texts)
+        return Rows(lambda index: [as_cell(value) for value in row_of(index)], len(names), names, texts, last)
     return Rows(lambda index: [as_cell(float(value)) for value in row_of(index)], inputs.shape[1], None)
 
 
