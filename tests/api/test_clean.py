@@ -162,6 +162,9 @@ def test_removed_examples_are_counted_and_are_no_label_issues(cli: Cli, photos: 
     assert "; 2 examples removed\n" in done.out
     assert not {row["path"] for row in before[:2]} & {row["path"] for row in issues(again / "label_issues.csv")}
     assert "2 examples were removed in review" in (again / "report.html").read_text("utf-8")
+    assert f"unflip apply {again} --out photos-fixed" in done.out
+    assert "2 examples dropped: " in cli("apply", again, "--out", tmp_path / "fixed").out  # images, not their features
+    assert len([*(tmp_path / "fixed").rglob("*.png")]) == 118
 
 
 def test_what_to_type_next_is_quoted_and_class_names_cannot_steer_the_terminal(cli: Cli, tmp_path: Path) -> None:

@@ -240,8 +240,9 @@ class Run:
             data: where the data is now, if it has moved.
         """
         options, path, column = self.config.common.data, str(data or self.result["data_path"]), None
-        embedded = self.folder / layout.EMBEDDED
-        if Path(self.result["data_path"]).name == layout.EMBEDDED and (origin := read_origin(embedded)) is not None:
+        features = Path(self.result["data_path"])  # of this run, which may have moved, or of an earlier one
+        own = self.folder / layout.EMBEDDED
+        if features.name == layout.EMBEDDED and (origin := read_origin(own) or read_origin(features)) is not None:
             path, column = str(data or origin.data), origin.label_column
         unused = {"labels": None, "annotations": None, "reviewed": None, "limit": None, "per_class": None}
         options = options.model_copy(update=unused | {"path": path, "label_column": options.label_column or column})
