@@ -18,14 +18,14 @@ from torch import Tensor
 
 from unflip.data.arrays import Array, read_array, write_array
 from unflip.data.columns import Rows, Table, as_cell
-from unflip.data.dataset import Dataset
+from unflip.data.dataset import Dataset, Encoding
 from unflip.data.files import ImageFiles, Skipped
 from unflip.data.images import Pictures, bytes_to_pixels, pictures_of_files
 from unflip.data.labeling import choose_labels
 from unflip.data.loaders import find_loader, load_raw
 from unflip.data.loaders.arrays import read_origin
 from unflip.data.options import DataOptions
-from unflip.encoders.base import Encoding, restore
+from unflip.encoders.base import restore
 from unflip.encoders.table import text_columns
 from unflip.errors import ConfigError, InputError, RunFolderError, UnflipWarning
 from unflip.files import (
