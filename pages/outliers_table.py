@@ -3,7 +3,7 @@
     UNFLIP_DATA=FOLDER UNFLIP_CIFAR=FOLDER python pages/outliers_table.py docs/results/outliers.jsonl \
       --page docs/results/outliers.md --keep FOLDER
 
-Eight data sets as they are, and ten mixtures (`ROWS`). Mixtures of CIFAR and TrashNet are embedded by
+Eight data sets as they are, and eleven mixtures (`ROWS`). Mixtures of CIFAR and TrashNet are embedded by
 efficientnet-lite0, texts by wordllama, tables by unflip's encoder of tables; both checks get the same features. A line
 of the file is one row and seed: how many examples each check flags; of mixtures also the area under the ROC curve, the
 share of foreign examples among those flagged, and the share found by each ranking where it flags 1 % of the others.
@@ -34,7 +34,7 @@ from features_trials import run_missing
 Array = np.ndarray[Any, Any]
 SEEDS = (2, 3, 4)
 CHECKS = ("unflip", "datalab")
-IMAGES, FOREIGN = 5_000, 250
+IMAGES, FOREIGN, PHOTOS = 5_000, 250, 60
 CLASSES = {
     "things": "apple orange pear sunflower rose tulip bottle bowl can cup plate chair couch table wardrobe clock "
     "keyboard lamp telephone television",
@@ -184,22 +184,46 @@ def _other_texts(seed: int) -> Problem:
 
 
 def _photos() -> tuple[Array, Array]:
+    """Return features and classes of photos, and those of small images for each seed, of class cifar-SEED."""
+    from PIL import Image
+
     import unflip
+    from unflip.data.loaders import load_raw
+    from unflip.data.options import DataOptions
 
     file = Path(os.environ["OUTLIERS_KEPT"]) / "trashnet.npz"
     if not file.exists():
         with tempfile.TemporaryDirectory() as folder:
             with tarfile.open(Path(os.environ["UNFLIP_DATA"]) / "photos" / "trashnet.tar") as tar:
                 tar.extractall(folder, filter="data")
+            images = load_raw(DataOptions(path=str(Path(os.environ["UNFLIP_CIFAR"]) / "cifar-10-batches-bin")))
+            assert isinstance(images.train.inputs, np.ndarray)
+            for seed in SEEDS:
+                (Path(folder) / "trashnet" / f"cifar-{seed}").mkdir()
+                for i in np.random.default_rng(100 + seed).choice(len(images.train.inputs), PHOTOS, replace=False):
+                    image = Image.fromarray(np.moveaxis(images.train.inputs[i], 0, -1))
+                    image.save(Path(folder) / "trashnet" / f"cifar-{seed}" / f"{i}.png")
             unflip.embed(Path(folder) / "trashnet", file)
     with np.load(file) as found:
         return found["train"].astype(np.float32), found["train_labels"]
 
 
+def _own_photos() -> tuple[Array, Array]:
+    features, classes = _photos()
+    own = ~np.char.startswith(classes, "cifar")
+    return features[own], classes[own]
+
+
 def _other_class(seed: int) -> Problem:
-    random, (features, labels) = np.random.default_rng(100 + seed), _photos()
-    out = labels == random.choice(np.unique(labels))
-    return _joined(features[~out], features[random.choice(np.flatnonzero(out), 60, replace=False)])
+    random, (features, classes) = np.random.default_rng(100 + seed), _own_photos()
+    out = classes == random.choice(np.unique(classes))
+    return _joined(features[~out], features[random.choice(np.flatnonzero(out), PHOTOS, replace=False)])
+
+
+def _small_images(seed: int) -> Problem:
+    """Return photos of waste, and images of CIFAR-10."""
+    features, classes = _photos()
+    return _joined(_own_photos()[0], features[classes == f"cifar-{seed}"])
 
 
 def _other_images(kind: str, seed: int) -> Problem:
@@ -241,12 +265,13 @@ ROWS: dict[str, Callable[[int], Problem]] = {
     "wine": partial(_alone, _measured("wine")[0], None),
     "customers": lambda seed: _encoded(_customers(2400, seed), np.zeros(2400, bool)),
     "BANKING77": _questions,
-    "TrashNet": lambda seed: _alone(_photos()[0], None, seed),
+    "TrashNet": lambda seed: _alone(_own_photos()[0], None, seed),
     "CIFAR-10, frozen features": partial(_frozen, "cifar10"),
     "CIFAR-100, frozen features": partial(_frozen, "cifar100"),
     "digits + scrambled digits": _scrambled_digits,
     "CIFAR-10 + things": partial(_other_images, "things"),
     "CIFAR-10 + animals": partial(_other_images, "animals"),
+    "TrashNet + CIFAR-10": _small_images,
     "TrashNet + another class": _other_class,
     "BANKING77 + other intents": _other_intents,
     "BANKING77 + a manual": _other_texts,

@@ -531,6 +531,8 @@ def test_a_run_is_opened_shown_and_summarized(run: unflip.Result, tmp_path: Path
     page = opened._repr_html_()
     assert page.count("<tr>") == 11
     assert f"{len(WRONG) - 10} more" in page
+    assert page.count("\u00a0%</td>") == 10  # label qualities
+    assert page.count("<tr><td></td>") == 0  # each has its text or columns
     assert opened.report(str(tmp_path / "page.html")).read_text().startswith("<!DOCTYPE html>")
 
 

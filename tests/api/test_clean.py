@@ -78,7 +78,8 @@ def test_a_folder_of_images_becomes_a_list_of_wrong_labels(cli: Cli, photos: Pat
     assert " of 120 labels are wrong; 6 label issues; " in done.out
     assert "green -> red" in done.out
     assert f"Report: {out / 'report.html'}" in done.out
-    assert "<img" in (out / "report.html").read_text()
+    assert "<img" in (report := (out / "report.html").read_text())
+    assert "label_issues.csv</code> lists all" in report
     assert f"unflip review {out} " in done.out
     label_issues = issues(out / "label_issues.csv")
     assert {row["path"] for row in label_issues} == {f"{NAMES[(i + 1) % 3]}/{i:03}.png" for i in range(6)}
@@ -161,6 +162,9 @@ def test_removed_examples_are_counted_and_are_no_label_issues(cli: Cli, photos: 
     assert "; 2 examples removed\n" in done.out
     assert not {row["path"] for row in before[:2]} & {row["path"] for row in issues(again / "label_issues.csv")}
     assert "2 examples were removed in review" in (again / "report.html").read_text("utf-8")
+    assert f"unflip apply {again} --out photos-fixed" in done.out
+    assert "2 examples dropped: " in cli("apply", again, "--out", tmp_path / "fixed").out  # images, not their features
+    assert len([*(tmp_path / "fixed").rglob("*.png")]) == 118
 
 
 def test_what_to_type_next_is_quoted_and_class_names_cannot_steer_the_terminal(cli: Cli, tmp_path: Path) -> None:

@@ -46,10 +46,12 @@ def test_cells_are_numbers_or_what_people_write(tmp_path: Path) -> None:
     assert rows is not None
     assert [value for _, value in rows.values(0)] == ["2024-02-29", 7.0, str(2**53 + 1), "", ""]
     assert dict(rows.values(1))["x"] == "inf"
+    assert [name for name, _ in rows.cells(1)] == ["day", "n", "big", "x"]
     assert rows.text(0) is None
     assert rows.named_text(1) == ("name", "long " * 9)
-    known = open_rows(options, 2, ("name",))
+    known = open_rows(options, 2, ("name",), last=("day", "big"))
     assert known is not None
+    assert [name for name, _ in known.cells(1)] == ["n", "x", "day", "big"]
     assert (known.text(0), known.text(1)) == ("", "long " * 9)
     none = open_rows(options, 2, ())
     assert none is not None

@@ -108,6 +108,7 @@ def test_the_content_of_a_report(run: Run, tmp_path: Path) -> None:
     assert order == sorted(order)
     assert page.text.startswith(f"{run.result['data']}: report")
     assert "unflip apply" in page.text
+    assert "labels.csv lists all" in page.text
     assert "No true labels were used for training or model selection" in page.text
     assert "sym:0.3" in page.text
     assert f"epoch {result['selected_epoch']} of 6, selected by noisy-val" in page.text

@@ -18,7 +18,7 @@ def test_a_tile_gets_the_beginning_and_the_single_view_the_whole(texts_run: Path
         assert tiles[20]["text"] == whole[:400] + "…"
         assert len(whole) > 2000
         assert tiles[4]["text"] == ""
-        assert tiles[20]["cells"] == [["number", "20240121"], ["note", "in"]]  # the day is empty
+        assert tiles[20]["cells"] == [["note", "in"], ["number", "20240121"]]  # the day is empty; numbers are not used
         detail = client.get("/api/examples/21").json
         assert detail["whole_text"] == tiles[21]["text"]
         assert detail["values"] == [["day", "2024-01-22"], ["number", 20240122.0], ["note", "out"]]

@@ -14,6 +14,7 @@ from unflip.api.review import review
 from unflip.data.arrays import Array
 from unflip.data.memory import InMemory, as_frame, new_labels
 from unflip.data.rewrite import NewLabels
+from unflip.report.page import written_quality
 from unflip.report.run_report import Views, open_views
 from unflip.review.review import finished_run
 from unflip.runs import layout
@@ -177,15 +178,19 @@ def _as_html(summary: str, table: pa.Table, views: Views | None) -> str:
         view = ""
         if views is not None and row["index"] is not None:
             picture = views.picture(row["index"])
-            view = f'<img src="{picture}" height="64" alt="">' if picture else escape(views.text(row["index"]) or "")
-        cells = "".join(f"<td>{escape(_cell(row[name]))}</td>" for name in names)
+            text, columns = views.row(row["index"])
+            words = text or ", ".join(f"{name}: {value}" for name, value in columns)
+            view = f'<img src="{picture}" height="64" alt="">' if picture else escape(words)
+        cells = "".join(f"<td>{escape(_cell(name, row[name]))}</td>" for name in names)
         rows.append(f"<tr><td>{view}</td>{cells}</tr>")
     head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in ("", *names))
     more = f"<p>{len(table) - len(shown):,} more: <code>.issues</code></p>" if len(table) > len(shown) else ""
     return f"<pre>{escape(summary)}</pre><table><tr>{head}</tr>{''.join(rows)}</table>{more}"
 
 
-def _cell(value: Any) -> str:
+def _cell(name: str, value: Any) -> str:
+    if name == "label_quality" and value is not None:
+        return written_quality(value)
     return "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
 
 

@@ -237,12 +237,14 @@ class Rows:
         width: the number of columns.
         names: of the columns; empty if they have none.
         texts: the columns of texts; if unknown, long cells are texts.
+        last: columns that tiles show after all others, such as identifiers.
     """
 
     row_of: Callable[[int], Sequence[Cell]]
     width: int
     names: Sequence[str] = ()
     texts: Sequence[str] | None = None
+    last: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         self._titles = self.names[:_NAMED] or [f"column {i}" for i in range(self.width)][:_UNNAMED]
@@ -266,7 +268,8 @@ class Rows:
             for name, value in zip(self.names, self.row_of(index), strict=False)
             if text is None or name != text[0]
         )
-        return list(islice(((name, value) for name, value in shown if value.strip()), _TILE))
+        filled = [(name, value) for name, value in shown if value.strip()]
+        return sorted(filled, key=lambda cell: cell[0] in self.last)[:_TILE]
 
     @property
     def named(self) -> bool:

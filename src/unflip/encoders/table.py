@@ -106,10 +106,10 @@ def columns_of(encoding: Encoding) -> tuple[str, ...]:
     return tuple(column["name"] for column in encoding.settings["columns"] if column["kind"] != "dropped")
 
 
-def text_columns(encoding: Encoding) -> tuple[str, ...]:
-    """Return the text columns of an encoding; none if it is not one of a table."""
+def text_columns(encoding: Encoding, kind: str = "text") -> tuple[str, ...]:
+    """Return the text columns, or those of another kind, of an encoding; none if it is not one of a table."""
     columns = encoding.settings["columns"] if encoding.encoder == "table" else []
-    return tuple(column["name"] for column in columns if column["kind"] == "text")
+    return tuple(column["name"] for column in columns if column["kind"] == kind)
 
 
 def example_texts(raw: Dataset, encoding: Encoding | None) -> dict[str, list[str]]:

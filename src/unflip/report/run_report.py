@@ -90,6 +90,7 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
         classes=class_rows(table, names, result["errors_by_class"], accuracy),
         lowest=find_lowest_quality(everything, names, views, annotations),
         issues=None if issues is None else find_issues(everything, issues, names, views),
+        label_list=layout.LABEL_ISSUES if (run.folder / layout.LABEL_ISSUES).exists() else layout.LABELS_CSV,
         views=views,
         summary=run.label_summary,
         commands=next_commands(run),

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from unflip.data.arrays import Array, read_array, write_array
 from unflip.data.columns import Rows, Table, as_cell
-from unflip.data.dataset import Dataset
+from unflip.data.dataset import Dataset, Encoding
 from unflip.data.files import ImageFiles, Skipped
 from unflip.data.images import Pictures, bytes_to_pixels, pictures_of_files
 from unflip.data.labeling import choose_labels
@@ -218,22 +218,22 @@ class Run:
 
     def rows(self, data: str | None = None) -> Rows | None:
         """Return the examples' table rows, None for images; ``data`` as for ``pictures``."""
-        return open_rows(self._data_options(data), self.labels(["index"]).num_rows, self.text_columns)
+        options, count, encoding = self._data_options(data), self.labels(["index"]).num_rows, self.encoding
+        if encoding is None:
+            return open_rows(options, count)
+        return open_rows(options, count, text_columns(encoding), text_columns(encoding, "dropped"))
 
     def holds_cells(self, data: str | None = None) -> bool:
         """Whether examples are texts or rows of a table; the data tells if the run has no model."""
         if not (self.folder / layout.MODEL).exists():
             return find_loader(self.own_data(data)) in ("table", "texts")
-        encoding = self.model.encoding
+        encoding = self.encoding
         return encoding is not None and encoding.encoder != "images"
 
     @property
-    def text_columns(self) -> tuple[str, ...] | None:
-        """The text columns that the model was trained on; None for arrays, or if the model was not stored."""
-        if not (self.folder / layout.MODEL).exists():
-            return None
-        encoding = self.model.encoding
-        return None if encoding is None else text_columns(encoding)
+    def encoding(self) -> Encoding | None:
+        """How raw examples become features; None for arrays, or if the model was not stored."""
+        return self.model.encoding if (self.folder / layout.MODEL).exists() else None
 
     def own_data(self, data: str | Path | None = None) -> DataOptions:
         """Return where the data is, and how it is read; for images, the images rather than their features.
@@ -242,8 +242,9 @@ class Run:
             data: where the data is now, if it has moved.
         """
         options, path, column = self.config.common.data, str(data or self.result["data_path"]), None
-        embedded = self.folder / layout.EMBEDDED
-        if Path(self.result["data_path"]).name == layout.EMBEDDED and (origin := read_origin(embedded)) is not None:
+        features = Path(self.result["data_path"])  # of this run, which may have moved, or of an earlier one
+        own = self.folder / layout.EMBEDDED
+        if features.name == layout.EMBEDDED and (origin := read_origin(own) or read_origin(features)) is not None:
             path, column = str(data or origin.data), origin.label_column
         unused = {"labels": None, "annotations": None, "reviewed": None, "limit": None, "per_class": None}
         options = options.model_copy(update=unused | {"path": path, "label_column": options.label_column or column})
@@ -457,15 +458,17 @@ def open_pictures(options: DataOptions, ids: Sequence[str]) -> Pictures | None:
     return Pictures(len(ids), "image/png", read)
 
 
-def open_rows(options: DataOptions, count: int, texts: Sequence[str] | None = None) -> Rows | None:
-    """Find the rows of a run's ``count`` examples; None for images. ``texts``: see :class:`Rows`."""
+def open_rows(
+    options: DataOptions, count: int, texts: Sequence[str] | None = None, last: Sequence[str] = ()
+) -> Rows | None:
+    """Find the rows of a run's ``count`` examples; None for images. ``texts``, ``last``: see :class:`Rows`."""
     raw = _load(options, rows=True)
     if raw is None or isinstance(raw.train.inputs, ImageFiles) or len(raw.train.inputs.shape) != 2:
         return None
     inputs, row_of = raw.train.inputs, _example_rows(raw, options, count)
     if isinstance(inputs, Table):
         names = inputs.table.column_names
-        return Rows(lambda index: [as_cell(value) for value in row_of(index)], len(names), names, texts)
+        return Rows(lambda index: [as_cell(value) for value in row_of(index)], len(names), names, texts, last)
     return Rows(lambda index: [as_cell(float(value)) for value in row_of(index)], inputs.shape[1])
 
 

@@ -85,7 +85,7 @@ function suitIssue(changed) {
 
 function fillFilters() {
   const option = (value, text) => make("option", { value }, text);
-  byId("pair").append(option("listed", `worth a look (${count(about.label_issues + about.doubtful)})`), option("differs", `label issues (${count(about.label_issues)})`), option("all", `all (${count(about.examples)})`),
+  byId("pair").append(option("listed", `issues and worth a look (${count(about.label_issues + about.doubtful)})`), option("differs", `label issues (${count(about.label_issues)})`), option("all", `all (${count(about.examples)})`),
     ...about.pairs.map(([given, suggested, number]) => option(`${given}-${suggested}`, `${className(given)} → ${className(suggested)} (${count(number)})`)));
   byId("found").hidden = !about.issues.length;
   byId("issue").append(option("", "any"), ...about.issues.map(([name, number]) => option(name, `${issueName(name)} (${count(number)})`)));

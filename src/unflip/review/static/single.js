@@ -1,10 +1,11 @@
 // The single view: one example with everything known about it.
 
 import { byId, make, percent } from "./dom.js";
-import { annotations, issueLines, labels, passage, picture } from "./tiles.js";
+import { annotations, cells, issueLines, labels, passage, picture } from "./tiles.js";
 import { ago, className, decisionText, exampleText, stateOf } from "./words.js";
 
 const article = byId("single");
+const VIEWS = [["network", "Class probability by the trained network"], ["Gaussian", "Class probability by Gaussians that were fitted to the features of each class"]];
 const LONG = 20; // characters of a cell that gets a line of its own
 
 export function showSingle(example, detail) {
@@ -46,12 +47,14 @@ function wholeText(example, detail) {
 }
 
 function probabilities(example, differs) {
-  const row = (kind, label, network, gaussian) => make("tr", {}, make("th", { scope: "row" }, make("span", { class: "kind" }, `${kind} `), make("span", { class: differs && kind }, className(label))),
-    ...[network, gaussian].map((share) => make("td", {}, share === null ? null : make("meter", { min: 0, max: 1, value: share, "aria-hidden": "true" }), " ", percent(share))));
+  const known = (view, kind) => example[`${view.toLowerCase()}_prob_${kind}`];
+  const views = VIEWS.filter(([view]) => known(view, "given") !== null || known(view, "suggested") !== null);
+  const share = (value) => make("td", {}, value === null ? null : make("meter", { min: 0, max: 1, value, "aria-hidden": "true" }), " ", percent(value));
+  const row = (kind) => make("tr", {}, make("th", { scope: "row" }, make("span", { class: "kind" }, `${kind} `), make("span", { class: differs && kind }, className(example[`${kind}_label`]))),
+    ...views.map(([view]) => share(known(view, kind))));
   return make("table", { class: "probabilities" },
-    make("thead", {}, make("tr", {}, make("td"), make("th", { scope: "col", title: "Class probability by the trained network" }, "network"), make("th", { scope: "col", title: "Class probability by Gaussians that were fitted to the features of each class" }, "Gaussian"))),
-    make("tbody", {}, row("given", example.given_label, example.network_prob_given, example.gaussian_prob_given),
-      differs ? row("suggested", example.suggested_label, example.network_prob_suggested, example.gaussian_prob_suggested) : null));
+    make("thead", {}, make("tr", {}, make("td"), ...views.map(([view, title]) => make("th", { scope: "col", title }, view)))),
+    make("tbody", {}, row("given"), differs ? row("suggested") : null));
 }
 
 function history(changes) {
@@ -66,7 +69,7 @@ function history(changes) {
 function values(detail) {
   if (!detail?.values.length) return null;
   const more = detail.more_columns ? make("p", { class: "id" }, `and ${detail.more_columns} more columns`) : null;
-  return make("section", { class: "values" }, make("h3", {}, detail.whole_text !== null ? "Other columns" : "Feature values"),
+  return make("section", { class: "values" }, make("h3", {}, detail.whole_text?.trim() ? "Other columns" : detail.cells.length ? "Columns" : "Feature values"),
     make("dl", {}, ...detail.values.map(([name, value]) => make("div", { class: value.length > LONG && "long" }, make("dt", {}, name), cell(value)))), more);
 }
 
@@ -83,7 +86,7 @@ function group(example, members) {
 
 function member(example, own) {
   const shown = picture(example, "small", "");
-  return make("li", { "aria-current": own && "true" }, shown && make("span", { class: "picture" }, shown), passage(example),
+  return make("li", { "aria-current": own && "true" }, shown && make("span", { class: "picture" }, shown), passage(example), cells(example),
     make("span", { class: "labels" }, className(example.given_label)), make("span", { class: "distance" }, own ? "this one" : `#${example.index}`),
     stateOf(example) === "open" ? null : make("span", { class: `badge ${stateOf(example)}` }, decisionText(example.decision)));
 }
@@ -98,10 +101,10 @@ function neighbors(example, groups) {
 
 function neighbor(example) {
   const shown = picture(example, "small", "");
-  const text = passage(example);
+  const words = [passage(example), cells(example)].filter(Boolean);
   const name = className(example.current_label);
   const given = example.given_label === example.current_label ? "" : `given ${className(example.given_label)}`;
-  return make("li", {}, shown && make("span", { class: "picture" }, shown), text,
-    make("span", { class: text && "labels" }, shown || text ? name : `#${example.index} ${name}`), given ? make("span", { class: "was" }, given) : null,
+  return make("li", {}, shown && make("span", { class: "picture" }, shown), ...words,
+    make("span", { class: words.length > 0 && "labels" }, shown || words.length ? name : `#${example.index} ${name}`), given ? make("span", { class: "was" }, given) : null,
     make("span", { class: "distance" }, `distance ${example.distance.toPrecision(3)}`));
 }

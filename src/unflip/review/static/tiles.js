@@ -15,10 +15,11 @@ export function picture(example, size, alt) {
   return image;
 }
 
-// The text of an example, if it has one: what a tile has room for.
+// The text of an example, if it has one: what a tile has room for. In a table, an empty one is left out.
 export function passage(example) {
-  if (typeof example.text !== "string") return null;
-  return example.text.trim() ? make("span", { class: "text", dir: "auto" }, example.text) : make("span", { class: "text void" }, "empty text");
+  const empty = !example.text?.trim();
+  if (typeof example.text !== "string" || (empty && example.cells.length)) return null;
+  return !empty ? make("span", { class: "text", dir: "auto" }, example.text) : make("span", { class: "text void" }, "empty text");
 }
 
 // The first columns of a row of a table.
@@ -68,10 +69,9 @@ function fill(tile, example) {
   tile.setAttribute("aria-label", exampleText(example) + (content ? `: ${content}` : ""));
   tile.dataset.state = stateOf(example);
   tile.classList.toggle("doubtful", example.is_doubtful);
-  const text = example.text?.trim() || !example.cells.length ? passage(example) : null;
   const name = `#${example.index}${example.id === String(example.index) ? "" : ` · ${example.id}`}`;
   const shown = pictures ? [tile.querySelector(".picture") ?? make("span", { class: "picture" }, picture(example, "small", ""))]
-    : [text ?? make("span", { class: "name" }, name), cells(example)];
+    : [passage(example) ?? make("span", { class: "name" }, name), cells(example)];
   const figures = make("span", { class: "figures", title: "Estimated probability that the given label is correct" }, `label quality ${percent(example.label_quality)}`);
   tile.replaceChildren(...[...shown, labels(example), figures, annotations(example), ...issueLines(example), badge(example)].filter(Boolean));
 }
