@@ -112,8 +112,8 @@ def watched(method: Unflip, monkeypatch: pytest.MonkeyPatch) -> list[Views]:
     found: list[Views] = []
     plain = method.compute_views
 
-    def look(observed: EpochOutputs, given: Tensor) -> Views:
-        found.append(plain(observed, given))
+    def look(observed: EpochOutputs, labels: LabelStore) -> Views:
+        found.append(plain(observed, labels))
         return found[-1]
 
     monkeypatch.setattr(method, "compute_views", look)

@@ -179,7 +179,7 @@ def test_scores_are_calibrated_to_the_noise_of_all_given_labels_whatever_was_rev
     assert torch.equal(scores.top2, top2)
     torch.testing.assert_close(scores.top2_probs, top2_probs)
     list(method.phases(2, seen, labels))
-    network = method.compute_views(seen, initial).network  # as before: nothing was trained since
+    network = method.compute_views(seen, labels).network  # as before: nothing was trained since
     top, probs, own = top_one(network, given)
     assert state.confident == confident_part(top, probs, own, given, CLASSES)
     kept = ~labels.trusted
@@ -188,6 +188,23 @@ def test_scores_are_calibrated_to_the_noise_of_all_given_labels_whatever_was_rev
     assert state.lapses is not None
     assert torch.equal(state.lapses, lapse_rates(margins, top != given))
     assert not torch.equal(state.lapses, lapse_rates(margins, top != initial))
+
+
+def test_the_uniform_noise_rate_is_that_of_the_labels_before_a_review(monkeypatch: pytest.MonkeyPatch) -> None:
+    """People correct the most doubtful labels: the others look as if there were no uniform noise."""
+    seen, asked = Seen(), []
+
+    def watched(views: Any, labels: Tensor, rate: float | None) -> Any:
+        asked.append(labels)
+        return stack(views, labels, rate)
+
+    monkeypatch.setattr(module, "stack", watched)
+    given = (seen.truth + (torch.arange(80) % 4 == 0)) % CLASSES
+    given[1] = -1  # has a reviewed label only
+    labels = LabelStore(given, CLASSES, torch.where(torch.arange(80) % 8 < 2, seen.truth, -1))
+    learn(make(seen, None), seen, labels, 1)
+    assert len(asked) == 1
+    assert torch.equal(asked[0], given.where(given >= 0, seen.truth))
 
 
 def test_a_known_noise_rate_replaces_the_estimate() -> None:

@@ -273,7 +273,7 @@ class Unflip(Method):
         self.warmed_up = self.warmup
         train, context, before = self.context.train, self.context, self.posterior
         given = labels.initial[train]
-        views = self.compute_views(observed, given)
+        views = self.compute_views(observed, labels)
         weights = observed.broadcast(views.stacked.weights.to(views.network.device))
         log_probs = self._table()
         for rows in blocks(len(given), self.context.num_classes):
@@ -323,7 +323,7 @@ class Unflip(Method):
             "label_weight": after.label_weight,
         }
 
-    def compute_views(self, observed: EpochOutputs, given: Tensor) -> Views:
+    def compute_views(self, observed: EpochOutputs, labels: LabelStore) -> Views:
         """Predict every example by views that were not trained on its label, and fit the weights of the views."""
         before = self.posterior
         if before is not None:
@@ -332,15 +332,20 @@ class Unflip(Method):
             self.targets = None
         network, gaussians, gaussian = self._networks_out_of_fold(observed), None, None
         if not self.dropped:
-            gaussians, gaussian = self._fit_gaussians(observed, given)
+            gaussians, gaussian = self._fit_gaussians(observed, labels.initial[self.context.train])
             self.targets = None  # frees memory
-            stacked = self._stack([network, gaussian], given)
+            stacked = self._stack([network, gaussian], self._as_given(labels))
             useless = bool(stacked.weights[1] < _MIN_WEIGHT * stacked.weights[0])
-            self.dropped = useless and len(given) >= SMALL_DATA
+            self.dropped = useless and len(network) >= SMALL_DATA
         if self.dropped:
             gaussians, gaussian = None, None
-            stacked = self._stack([network], given)
+            stacked = self._stack([network], self._as_given(labels))
         return Views(network, gaussian, gaussians, stacked)
+
+    def _as_given(self, labels: LabelStore) -> Tensor:
+        """Return the training labels (m,) before a review, which corrects wrong labels and so hides their number."""
+        given, initial = (part[self.context.train] for part in (labels.given, labels.initial))
+        return given.where(given >= 0, initial)
 
     def _of_known(self, log_probs: Tensor) -> Tensor:
         """Return log-probabilities (m, k) restricted to known classes."""

@@ -72,7 +72,7 @@ class PixelUnflip(Unflip):
         for _ in range(_ROUNDS):
             fitted = fit_discriminant(fetch, targets, classes, shrink=SHRINKS, given=given, groups=groups)
             self.frozen = leave_group_out_log_posterior(fitted, fetch, targets, groups, out=self._table())
-            stacked = self._stack([self.frozen], given)
+            stacked = self._stack([self.frozen], self._as_given(labels))
             weights = observed.broadcast(stacked.weights.to(given.device))
             self.posterior = update_posterior(
                 self._of_known(pool([self.frozen], weights)),
@@ -123,12 +123,13 @@ class PixelUnflip(Unflip):
         is_other[self.context.train] = False
         return is_other.nonzero()[:, 0]
 
-    def compute_views(self, observed: EpochOutputs, given: Tensor) -> Views:
+    def compute_views(self, observed: EpochOutputs, labels: LabelStore) -> Views:
         """Return the mean view of all members, and that by frozen features, and fit their weights."""
         self.targets = None
         network = self._view(range(self.count))
         views = [network] if self.frozen is None else [network, self.frozen]
-        return Views(network, self.frozen, None, self._stack(views, given, self.uniform_noise_rate))
+        stacked = self._stack(views, self._as_given(labels), self.uniform_noise_rate)
+        return Views(network, self.frozen, None, stacked)
 
     def _out_of_sample(self, labels: LabelStore) -> tuple[list[Tensor], Tensor]:
         """Return given labels (r,) and, as the only view, log-probabilities (r, k) of members not trained on them.
