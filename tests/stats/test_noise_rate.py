@@ -193,11 +193,12 @@ def test_evidence_needs_lapses_that_nothing_else_explains() -> None:
 
 
 def test_evidence_needs_more_contradicted_labels_than_the_predictions_expect() -> None:
-    part = FOLLOWS._replace(contradicted=0.21, std=0.01, expected=0.16)  # an excess of a quarter
+    part = FOLLOWS._replace(contradicted=0.21, std=0.01, expected=0.2 / 1.5)  # an excess of a half, less a quarter
     assert feature_dependence(lapses_of(0.036), part, 0.0) == pytest.approx(0.5, abs=0.1)  # 0.009: halfway
     assert feature_dependence(lapses_of(0.036), part._replace(expected=0.1), 0.0) == 1
     assert feature_dependence(lapses_of(0.03), part, 0.0) == 0
     assert feature_dependence(lapses_of(0.5), part._replace(expected=0.2), 0.0) == 0  # ambiguous features
+    assert feature_dependence(lapses_of(0.5), part._replace(expected=0.2 / 1.25), 0.0) == 0  # overconfidence
     assert feature_dependence(lapses_of(0.5), part._replace(std=0.05), 0.0) == 0  # it may be chance
 
 
@@ -208,7 +209,7 @@ def test_predictions_that_have_learned_uniform_noise_expect_less_than_they_say()
     learned = part._replace(floor=0.25)  # (0.4 - 0.25) / 0.75 = 0.2 < 0.286
     assert feature_dependence(lapses_of(0.5), learned, 0.3) == 1
     assert feature_dependence(lapses_of(0.5), learned._replace(contradicted=0.4), 0.3) == 0
-    assert feature_dependence(lapses_of(0.5), part._replace(floor=0.25), 0.0) == 1  # no noise to have learned
+    assert feature_dependence(lapses_of(0.5), part._replace(contradicted=0.6, floor=0.25), 0.0) == 1  # no noise to have learned
     assert feature_dependence(lapses_of(0.5), part._replace(floor=0.25, expected=0.5), 0.0) == 0
 
 
