@@ -209,7 +209,8 @@ def test_predictions_that_have_learned_uniform_noise_expect_less_than_they_say()
     learned = part._replace(floor=0.25)  # (0.4 - 0.25) / 0.75 = 0.2 < 0.286
     assert feature_dependence(lapses_of(0.5), learned, 0.3) == 1
     assert feature_dependence(lapses_of(0.5), learned._replace(contradicted=0.4), 0.3) == 0
-    assert feature_dependence(lapses_of(0.5), part._replace(contradicted=0.6, floor=0.25), 0.0) == 1  # no noise to have learned
+    unlearned = part._replace(contradicted=0.6, floor=0.25)
+    assert feature_dependence(lapses_of(0.5), unlearned, 0.0) == 1  # there is no noise to learn
     assert feature_dependence(lapses_of(0.5), part._replace(floor=0.25, expected=0.5), 0.0) == 0
 
 
