@@ -28,8 +28,7 @@ _CONFIDENT, _MOST_CONFIDENT = 0.25, 0.01  # fractions of the examples that count
 _ROUNDS = 100
 _PSEUDOCOUNT = 0.5  # labels of each kind that are added to those observed
 _PURITY = (0.65, 0.8)  # of labels explained by the class: not, and surely, class-conditional noise
-_MARGIN = 0.25  # excess that is no evidence
-_UNEXPLAINED = (0.008, 0.01)  # unexplained lapses times excess: no evidence below, full evidence above
+_UNEXPLAINED = (0.014, 0.018)  # unexplained lapses times excess: no evidence below, full evidence above
 _MIN_PER_CLASS = 4.0  # contradicted labels that evidence takes
 _INACCURACY = (0.8, 1.3)  # noise rate, relative to its estimate without evidence
 _DISPUTED = (0.8, 1.2)  # wrong labels, relative to disputed ones, if noise follows the features
@@ -151,10 +150,9 @@ def feature_dependence(lapses: Tensor, part: Confident, uniform: float) -> float
 def _excess(part: Confident, uniform: float) -> float:
     """Return by how much confidently predicted labels are contradicted more often than predictions expect, 0 to 1.
 
-    Relative to what they expect, less a quarter, by which predictions may be overconfident. Both are without noise that
-    the features do not tell: labels without those that uniform and class-conditional noise explain, a standard error
-    more of them, and a standard error less of all that are contradicted; predictions without the uniform noise that
-    they have learned, which no confidence is free of.
+    Relative to what they expect, both without noise that the features do not tell: labels without those that uniform
+    and class-conditional noise explain, a standard error more of them, and a standard error less of all that are
+    contradicted; predictions without the uniform noise that they have learned, which no confidence is free of.
     """
     explained = _explained(part, uniform)
     explained += part.std * math.sqrt(explained / max(part.contradicted, 1e-9))
@@ -162,7 +160,7 @@ def _excess(part: Confident, uniform: float) -> float:
     learned = min(part.floor, uniform)
     contradicted = (part.contradicted - part.std - explained) / (1 - explained)
     expected = (part.expected - learned) / (1 - learned)
-    return min(1.0, max(0.0, contradicted / max(expected, 1e-9) - 1 - _MARGIN))
+    return min(1.0, max(0.0, contradicted / max(expected, 1e-9) - 1))
 
 
 def _explained(part: Confident, uniform: float) -> float:
