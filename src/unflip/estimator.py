@@ -432,16 +432,14 @@ def find_label_errors(
 
 def _score_own(pred_probs: Any, given: Array) -> Scores:
     """Score labels (n,) by predicted probabilities (n, k)."""
-    memory = InMemory(pred_probs, given)
+    memory, count = InMemory(pred_probs, given), len(given)
     pred_probs = unmasked(hugging_face_table(pred_probs) if hasattr(pred_probs, "with_format") else pred_probs)
     try:
         probs = np.asarray(pred_probs).astype(np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"pred_probs: must be numbers, one column per class ({one_line(str(error))})") from error
-    if probs.ndim != 2 or len(probs) != len(given):
-        raise ValueError(
-            f"pred_probs: shape {probs.shape} for {len(given)} labels; one row for each, one column per class"
-        )
+    if probs.ndim != 2 or len(probs) != count:
+        raise ValueError(f"pred_probs: shape {probs.shape} for {count} labels; one row for each, one column per class")
     classes = _classes_of_columns(pred_probs, probs.shape[1], given)
     if len(classes) != probs.shape[1]:
         raise ValueError(f"pred_probs: {probs.shape[1]} columns for {len(classes)} classes among the labels")
@@ -454,7 +452,7 @@ def _score_own(pred_probs: Any, given: Array) -> Scores:
         raise ValueError("pred_probs: each row must hold probabilities, from 0 to 1, that add up to 1")
     single = torch.from_numpy(np.require(probs, np.float32, ["C", "W"]))
     best, log_odds, errors = score_labels(single, torch.from_numpy(codes.astype(np.int64)))
-    suggested, count = classes[best.numpy()], len(given)
+    suggested = classes[best.numpy()]
     columns = {
         "index": np.arange(count),
         "id": pa.array(np.arange(count)).cast(pa.string()),

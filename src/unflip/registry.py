@@ -17,11 +17,11 @@ class Entry:
     name: str
     summary: str
     target: str  # "package.module:attribute"
-    family: bool = False
-    """Whether it stands for many parts called ``name:member``; its target is a function from member to part."""
-
     suffixes: tuple[str, ...] = ()
     """File suffixes that only this part handles, so that no other has to be imported."""
+
+    family: bool = False
+    """Whether it stands for many parts called ``name:member``; its target is a function from member to part."""
 
     def load(self) -> Any:
         """Import the part's module and return the part."""

@@ -331,7 +331,5 @@ def _relative(paths: Sequence[str], *roots: str) -> list[str]:
     """Return paths relative to the first of the folders that they are in."""
     bases = [Path(root).absolute() for root in roots]
     files = [Path(path).absolute() for path in paths]
-    return [
-        next((file.relative_to(base).as_posix() for base in bases if file.is_relative_to(base)), str(file))
-        for file in files
-    ]
+    inside = [[file.relative_to(base).as_posix() for base in bases if file.is_relative_to(base)] for file in files]
+    return [names[0] if names else str(file) for names, file in zip(inside, files, strict=True)]

@@ -180,10 +180,8 @@ def _seen(trained: Run, new: NewData, ids: list[str], digests: list[str] | None)
 def _write(run: Run, trained: Run, new: NewData, predictions: list[Prediction], table: Any, errors: Any) -> None:
     """Write the files of a run, with the model and the configuration of the trained one."""
     config, raw, path = trained.config, new.raw, new.options.path
-    data = config.common.data.model_copy(
-        update=dict.fromkeys(("labels", "reviewed", "limit", "annotations"))
-        | {"path": data_path(path), "annotator_columns": ()}
-    )
+    unused = dict.fromkeys(("labels", "reviewed", "limit", "annotations")) | {"annotator_columns": ()}
+    data = config.common.data.model_copy(update=unused | {"path": data_path(path)})
     run.write_config(replace(config, common=config.common.model_copy(update={"data": data})).to_toml())
     shutil.copyfile(trained.folder / layout.MODEL, run.own(layout.MODEL))
     skipped = tuple(image for prediction in predictions for image in prediction.skipped)

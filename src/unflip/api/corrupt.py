@@ -58,7 +58,8 @@ def corrupt(
     """
     recipe, out = parse(noise), Path(out)
     record = out.with_suffix(".json")
-    inputs = [data, options.get("labels"), options.get("posterior"), options.get("class_map"), options.get("matrix")]
+    files = (options.get(name) for name in ("labels", "posterior", "class_map", "matrix"))
+    inputs = [data, *(file for file in files if file is not None)]
     check_output(out, (".npy", ".csv"), force=force, inputs=inputs)
     check_output(record, force=force, inputs=inputs, option="next to --out:")
     if save_posterior is not None:

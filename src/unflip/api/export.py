@@ -71,13 +71,11 @@ def export(
         examples = _examples(table, flagged, only_issues=form in _TASKS and not all_examples)
         rows = run.rows(data) if form in _TASKS and run.holds_cells(data) else None
         agent = f"unflip {run.result['method']}"
-        content: Any
         if form == "fiftyone":
-            content = _as_fiftyone(examples, run.class_names)
-        elif form == "argilla":
-            content = [_as_record(example, _shown(example, prefix, rows), agent) for example in examples]
+            content: Any = _as_fiftyone(examples, run.class_names)
         else:
-            content = [_as_task(example, _shown(example, prefix, rows), agent) for example in examples]
+            write = _as_record if form == "argilla" else _as_task
+            content = [write(example, _shown(example, prefix, rows), agent) for example in examples]
         write_text(out, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
         return len(examples)
     if flagged is not None:

@@ -91,14 +91,12 @@ def predict(
     Returns:
         The probabilities (n, k), with ids and class names.
     """
-    trained = as_run(run)
-    if (memory := memory_for(trained, data)) is not None:
+    run = as_run(run)
+    if (memory := memory_for(run, data)) is not None:
         examples = memory._replace(labeled=False)
         with TemporaryDirectory() as folder, written(examples, Path(folder) / layout.DATA) as path:
-            return predict(
-                trained, path, part=part, skip_broken=skip_broken, weights=weights, device=device, track=track
-            )
-    new = read_new(trained, data, skip_broken=skip_broken, weights=weights)
+            return predict(run, path, part=part, skip_broken=skip_broken, weights=weights, device=device, track=track)
+    new = read_new(run, data, skip_broken=skip_broken, weights=weights)
     sets = {**new.raw.tests, **new.raw.parts()}
     nonempty = [name for name, content in sets.items() if len(content.inputs)]
     part = part or next(iter(nonempty or sets))

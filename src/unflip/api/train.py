@@ -132,11 +132,8 @@ def plan_training(
     labels = choose_labels(raw, data)[0].given  # fail before images are embedded
     config.check_size(len(labels), len(labels[labels >= 0].unique()), find_device(execution.device))
     plan = plan_embedding(raw, run.folder / layout.EMBEDDED, data, embedding, execution)
-    defaults = {name: field.default for name, field in ImageOptions.model_fields.items()} | {
-        "label_column": None,
-        "annotator_columns": (),
-    }
-    own = data.model_copy(update=defaults | {"path": str(plan.out)})
+    defaults = {name: field.default for name, field in ImageOptions.model_fields.items()}
+    own = data.model_copy(update=defaults | {"path": str(plan.out), "label_column": None, "annotator_columns": ()})
     return replace(config, common=config.common.model_copy(update={"data": own})), raw, plan
 
 

@@ -23,25 +23,22 @@ _CALIBRATED = "  Append -m or -c to any method for mean- or covariance-based cal
 
 # Where each command is, and the first sentence of its docstring, so that `unflip --help` imports none of them.
 COMMANDS = {
-    "demo": ("train", "demo", "Find wrong labels among handwritten digits, and compare methods, in about a minute."),
-    "clean": ("clean", "clean", "Find label issues in images, texts or tables."),
-    "annotators": (
-        "clean",
-        "annotators",
-        "Estimate the true labels, and how reliable each annotator is, from labels alone.",
-    ),
-    "review": ("finished", "review", "Review label issues in the browser."),
-    "apply": ("finished", "apply", "Write your data with corrected labels; reviewed labels take precedence."),
-    "check": ("finished", "check", "Score the labels of new data with the model of a finished run, without training."),
-    "train": ("train", "train", "Train a classifier on noisy labels."),
-    "predict": ("finished", "predict", "Predict classes and probabilities for new examples."),
-    "report": ("finished", "report", "Write the HTML report of a run, or print a table that compares several runs."),
-    "export": ("finished", "export", "Export labels as a table, or for Label Studio, Argilla or FiftyOne."),
-    "embed": ("train", "embed", "Compute image features with a pretrained network, so that training takes seconds."),
-    "corrupt": ("train", "corrupt", "Add label noise to clean labels, and record the recipe."),
-    "list": ("app", "list_parts", "List available methods, networks, backbones, checks, presets and more."),
-    "paper": ("paper", "paper_app", "Reproduce the paper: sweeps and tables."),
+    "demo": ("train", "Find wrong labels among handwritten digits, and compare methods, in about a minute."),
+    "clean": ("clean", "Find label issues in images, texts or tables."),
+    "annotators": ("clean", "Estimate the true labels, and how reliable each annotator is, from labels alone."),
+    "review": ("finished", "Review label issues in the browser."),
+    "apply": ("finished", "Write your data with corrected labels; reviewed labels take precedence."),
+    "check": ("finished", "Score the labels of new data with the model of a finished run, without training."),
+    "train": ("train", "Train a classifier on noisy labels."),
+    "predict": ("finished", "Predict classes and probabilities for new examples."),
+    "report": ("finished", "Write the HTML report of a run, or print a table that compares several runs."),
+    "export": ("finished", "Export labels as a table, or for Label Studio, Argilla or FiftyOne."),
+    "embed": ("train", "Compute image features with a pretrained network, so that training takes seconds."),
+    "corrupt": ("train", "Add label noise to clean labels, and record the recipe."),
+    "list": ("app", "List available methods, networks, backbones, checks, presets and more."),
+    "paper": ("paper", "Reproduce the paper: sweeps and tables."),
 }
+_CALLED = {"list": "list_parts", "paper": "paper_app"}  # all others are called as the command
 
 
 def build_app(loaded: Container[str] = COMMANDS) -> typer.Typer:
@@ -55,7 +52,8 @@ def build_app(loaded: Container[str] = COMMANDS) -> typer.Typer:
         epilog="Start with: unflip demo",
     )
     app.callback()(_root)
-    for name, (module, attribute, summary) in COMMANDS.items():
+    for name, (module, summary) in COMMANDS.items():
+        attribute = _CALLED.get(name, name)
         command = getattr(import_module(f"unflip.cli.{module}"), attribute) if name in loaded else _not_loaded
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)

@@ -1,8 +1,8 @@
 """Flags made from the fields of option models, and flags that several commands share."""
 
-import inspect
 from collections.abc import Callable, Sequence
 from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -23,9 +23,7 @@ _PANELS = {
     "": "Training", "sources": "Training", "data": "Data", "noise": "Data", "audit": "Data", "embedding": "Data",
     "apply": "Labels", "execution": "Compute",
 }  # fmt: skip
-_PANEL_OF = {
-    "method": _COMMON, "epochs": _COMMON, "seed": _COMMON, "execution.quiet": _COMMON,
-}  # fmt: skip
+_PANEL_OF = dict.fromkeys(("method", "epochs", "seed", "execution.quiet"), _COMMON)
 _SPELLINGS = {"quiet": ("--quiet", "-q"), "settings": ("--set",)}
 
 
@@ -43,7 +41,7 @@ def takes(keys: Sequence[str], **defaults: str) -> Callable[[Callable[..., None]
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = [
             parameter.replace(kind=parameter.KEYWORD_ONLY)
-            for parameter in inspect.signature(command, eval_str=True).parameters.values()
+            for parameter in signature(command, eval_str=True).parameters.values()
             if parameter.kind is not parameter.VAR_KEYWORD and parameter.name not in names
         ]
         for parameter in own:
@@ -57,8 +55,8 @@ def takes(keys: Sequence[str], **defaults: str) -> Callable[[Callable[..., None]
             command(**{name: value for name, value in values.items() if name not in names} | typed)
 
         parameters = [*own, *flags]
-        context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-        run.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
+        context = Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        run.__signature__ = Signature([context, *parameters])  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in (context, *parameters)}
         return run
 
@@ -70,7 +68,7 @@ def _is_default(context: typer.Context, name: str) -> bool:
     return source is None or source.name == "DEFAULT"
 
 
-def _flag(name: str, key: str, default: str | None) -> inspect.Parameter:
+def _flag(name: str, key: str, default: str | None) -> Parameter:
     """Return the parameter of an option; type, help, default and panel come from its field."""
     section, _, field_name = key.rpartition(".")
     field = SECTIONS[section].model_fields[field_name]
@@ -84,9 +82,7 @@ def _flag(name: str, key: str, default: str | None) -> inspect.Parameter:
         show_default=default or (value is not None and kind is not bool),
         rich_help_panel=_PANEL_OF.get(key, _PANELS[section]),
     )
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=Annotated[kind | None, option]
-    )
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=value, annotation=Annotated[kind | None, option])
 
 
 def _type_of(field: FieldInfo) -> tuple[Any, str | None]:

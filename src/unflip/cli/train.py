@@ -44,11 +44,8 @@ def embed(
     how = "already done" if result.reused else f"{result.seconds:.1f} s"
     labeled = result.features.train.labels is not None
     after = "unflip clean {} --out runs/first" if labeled else "unflip predict RUN --data {}"
-    lines = [
-        f"{result.path}: {counts}; {count_of(result.num_features, 'feature')}; {how}",
-        *(f"  {line}" for line in result.how),
-    ]
-    print("\n".join([*lines, f"  next: {after.format(result.path)}"]))  # noqa: T201
+    first = f"{result.path}: {counts}; {count_of(result.num_features, 'feature')}; {how}"
+    print("\n  ".join([first, *result.how, f"next: {after.format(result.path)}"]))  # noqa: T201
 
 
 @takes(CORRUPT)
@@ -137,10 +134,7 @@ def summary(run: "Run") -> str:
     return "\n".join(lines)
 
 
-def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("demo"),
-    quiet: Quiet = False,
-) -> None:
+def demo(out: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("demo"), quiet: Quiet = False) -> None:
     """Find wrong labels among handwritten digits, and compare methods, in about a minute."""
     from unflip.api.demo import METHODS, NOISE
     from unflip.api.demo import demo as demo_task

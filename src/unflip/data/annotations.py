@@ -46,9 +46,8 @@ def read_annotations(path: Path | pa.Table, what: str = "") -> LongLabels:
         answers: dict[str, list[str]] = {}
         for each in rows:
             answers.setdefault(each[_QUESTION], []).append(_text(each["label"]))
-        chosen = next(
-            (name for name, texts in answers.items() if 2 * len({*texts}) <= len(texts)), next(iter(answers), "")
-        )
+        repeated = [name for name, texts in answers.items() if 2 * len({*texts}) <= len(texts)]
+        chosen = next(iter([*repeated, *answers]), "")
         rows = [row for row in rows if row[_QUESTION] == chosen]
         names = [name for name in NAMING if any(name in row for row in rows)] or ["id"]
         columns: Columns = {name: [row.get(name) for row in rows] for name in (*names, ANNOTATOR, "label")}
@@ -111,22 +110,13 @@ def annotate(raw: Dataset, found: LongLabels, classes: Sequence[str], what: str)
     """Return data whose training examples have annotations; ``classes`` are those that are declared."""
     keys = Keys(raw.ids, None, np.zeros(len(raw.train.inputs)), [""])
     rows = find_examples(found.naming | {LABEL: found.labels}, keys, what)
-    given = [
-        _Given(line, row, by, label)
-        for line, (row, by, label) in enumerate(zip(rows, found.annotators, found.labels, strict=True))
-        if label
-    ]
+    given = [_Given(*each) for each in zip(range(len(rows)), rows, found.annotators, found.labels, strict=True)]
     return _tabulate(raw, given, classes, what)
 
 
 def annotate_columns(raw: Dataset, columns: Mapping[str, Sequence[Any]], classes: Sequence[str], what: str) -> Dataset:
     """Return data with annotations from one column per annotator."""
-    given = [
-        _Given(row, row, name, label)
-        for name, cells in columns.items()
-        for row, label in enumerate(map(_text, cells))
-        if label
-    ]
+    given = [_Given(row, row, name, _text(cell)) for name, cells in columns.items() for row, cell in enumerate(cells)]
     return _tabulate(raw, given, classes, what)
 
 
@@ -140,7 +130,8 @@ class _Given(NamedTuple):
 
 
 def _tabulate(raw: Dataset, given: Sequence[_Given], classes: Sequence[str], what: str) -> Dataset:
-    """Return data with a table of class numbers (n, annotators)."""
+    """Return data with a table of class numbers (n, annotators); "" is no label."""
+    given = [each for each in given if each.label]
     people, by = np.unique(np.array([each.by for each in given], np.str_), return_inverse=True)
     if not (classes or raw.class_names):  # else numbers are those of classes
         raw = raw.with_parts({key: replace(part, labels=as_names(part.labels)) for key, part in raw.parts().items()})

@@ -238,9 +238,8 @@ def _hugging_face_parts(memory: InMemory) -> tuple[dict[str, _Part], list[str]]:
     data = memory.data
     if "Iterable" in type(data).__name__:
         raise InputError("data: a streamed data set; load it without streaming")
-    named = _in_order(
-        {str(name): part for name, part in (data if isinstance(data, Mapping) else {"train": data}).items()}
-    )
+    splits = data if isinstance(data, Mapping) else {"train": data}
+    named = _in_order({str(name): part for name, part in splits.items()})
     if other := next((name for name in named if name not in _SPLITS and not name.startswith("test")), None):
         raise InputError(f"data: split '{other}' is not train, validation or test; remove it from the DatasetDict")
     parts = {_SPLITS.get(name, name): part.with_format(None) for name, part in named.items()}  # all columns

@@ -99,7 +99,7 @@ def rewrite(
     if copy:
         raise ConfigError("--copy-files is for folders of images or texts")
     if loader in ARRAYS:
-        _write_arrays(path, options, out, labels, classes, keep_given_as)
+        _write_arrays(options, out, labels, classes, keep_given_as)
     else:
         _write_table(raw, path, out, labels, classes, keep_given_as)
     return {}
@@ -245,15 +245,10 @@ def _write_parquet(path: Path, out: Path, target: _Target, classes: Sequence[str
 
 
 def _write_arrays(
-    path: Path,
-    options: DataOptions,
-    out: Path,
-    labels: Mapping[str, NewLabels],
-    classes: Sequence[str],
-    given_as: str | None,
+    options: DataOptions, out: Path, labels: Mapping[str, NewLabels], classes: Sequence[str], given_as: str | None
 ) -> None:
     """Write all arrays to an .npz file, with other labels, and without the rows that are dropped."""
-    arrays = read_arrays(path, options.mmap_threshold_mb)
+    arrays = read_arrays(Path(options.path), options.mmap_threshold_mb)
     declared = "class_names" in arrays or any(whole_number(name) is None for name in classes)
     numbers = range(len(classes)) if declared else [int(name) for name in classes]
     for part, new in labels.items():

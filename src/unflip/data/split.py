@@ -200,5 +200,4 @@ def _joined(keys: Array, groups: Array) -> Array:
     first = int(keys.max()) + 1
     total = first + int(groups.max()) + 1
     edges = coo_array((np.ones(len(keys), bool), (keys, groups + first)), shape=(total, total))
-    joined: Array = connected_components(edges, directed=False)[1][keys]
-    return joined
+    return np.asarray(connected_components(edges, directed=False)[1][keys])

@@ -16,6 +16,6 @@ text_encoders = Registry(
     [
         Entry("wordllama", "mean of token vectors; needs the `text` extra", "unflip.encoders.text:WordLlama"),
         Entry("tfidf", "tf-idf of character n-grams, reduced by SVD; no extra", "unflip.encoders.text:Tfidf"),
-        Entry("sentence-transformers", _SENTENCES, "unflip.encoders.text:named", True),
+        Entry("sentence-transformers", _SENTENCES, "unflip.encoders.text:named", family=True),
     ],
 )  # of subclasses of unflip.encoders.text.TextEncoder

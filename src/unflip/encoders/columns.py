@@ -361,5 +361,4 @@ def _fit_text(name: str, cells: pa.Array, text_encoder: str | None) -> Column:
 
 def _filled(cells: pa.Array) -> Array:
     """Return cells as an object array of strings, ``""`` for empty ones."""
-    filled: Array = reading.to_strings(cells).fill_null("").to_numpy(zero_copy_only=False)
-    return filled
+    return np.asarray(reading.to_strings(cells).fill_null("").to_numpy(zero_copy_only=False))

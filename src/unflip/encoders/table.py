@@ -212,8 +212,7 @@ def _cell_hashes(cells: pa.Array) -> Array:
     codes = cells.dictionary_encode()
     texts = [str(value) for value in codes.dictionary.to_pylist()]
     hashes = np.array([_hash(text) for text in texts] + [0], np.uint64)
-    of_cells: Array = hashes[codes.indices.fill_null(len(texts)).to_numpy()]
-    return of_cells
+    return np.asarray(hashes[codes.indices.fill_null(len(texts)).to_numpy()])
 
 
 def _hash(text: str) -> int:

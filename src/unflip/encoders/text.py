@@ -148,8 +148,7 @@ class Tfidf(TextEncoder):
 
     def encode_block(self, texts: list[str]) -> Array:
         """Return the projections on the components; zeros for a text without known n-grams."""
-        features: Array = self._vectorizer.transform(texts) @ self._components
-        return features
+        return np.asarray(self._vectorizer.transform(texts) @ self._components)
 
     def state(self) -> tuple[Mapping[str, Any], Mapping[str, Array]]:
         """Return the n-grams, and their weights and components as arrays."""
@@ -257,8 +256,7 @@ class SentenceTransformers(TextEncoder):
         return features
 
     def _encode(self, texts: list[str]) -> Array:
-        features: Array = self._model.encode(texts, batch_size=32, show_progress_bar=False, convert_to_numpy=True)
-        return features
+        return np.asarray(self._model.encode(texts, batch_size=32, show_progress_bar=False, convert_to_numpy=True))
 
     def state(self) -> tuple[Mapping[str, Any], Mapping[str, Array]]:
         """Return the name of the model, and a hash of its weights and vocabulary."""

@@ -88,10 +88,8 @@ def evaluate(trainer: Trainer, truth: Truth) -> dict[str, Any]:
 
 def accuracies(model: Ensemble, truth: Truth, processes: Distributed) -> dict[str, float]:
     """Return the accuracy on every test set."""
-    return {
-        name: accuracy(predict_probs(model, test.source, processes), test.class_numbers)
-        for name, test in truth.tests.items()
-    }
+    tests = truth.tests.items()
+    return {name: accuracy(predict_probs(model, test.source, processes), test.class_numbers) for name, test in tests}
 
 
 def full_report(model: Ensemble, test: Split, processes: Distributed) -> dict[str, Any]:
@@ -141,7 +139,8 @@ def make_result(
     best = max(test_series) if truth.tests else None
     rows = torch.cat([train, trainer.val_rows])  # all but removed and unlabeled examples
     labeled, rows = (part[labels.given[part] >= 0] for part in (train, rows))  # not those that reviewers labeled
-    given_accuracy = truth.label_accuracy(labels.given, rows)
+    both = {"given": labels.given, "current": labels.current}
+    accuracy_all = {name: truth.label_accuracy(part, rows) for name, part in both.items()}
     unreviewed = train[~labels.trusted[train]]
     out_of_sample = scores.assessment.out_of_sample[unreviewed].float()
     return {
@@ -156,17 +155,14 @@ def make_result(
         "protocol": protocol(rule),
         "selected_epoch": state.best.epoch,
         "noise": common.noise.recipe,
-        "noise_rate": None if given_accuracy is None else 1.0 - given_accuracy,
+        "noise_rate": None if accuracy_all["given"] is None else 1.0 - accuracy_all["given"],
         **label_results(table, scores.errors, dataset.num_classes),
         "transition_error": _transition_error(scores.transition, truth, labels, rows),
         "test_accuracy": {"selected": selected["test_accuracy"], "last": test_series[-1], "best": best},
         "tests": tests,
         "val_accuracy": selected["val_accuracy"],
-        "label_accuracy": {
-            "given": truth.label_accuracy(labels.given, labeled),
-            "current": truth.label_accuracy(labels.current, labeled),
-        },
-        "label_accuracy_all": {"given": given_accuracy, "current": truth.label_accuracy(labels.current, rows)},
+        "label_accuracy": {name: truth.label_accuracy(part, labeled) for name, part in both.items()},
+        "label_accuracy_all": accuracy_all,
         "quality_auroc": truth.quality_auroc(scores.assessment.log_odds, labels.initial, unreviewed),
         "score_auroc": truth.quality_auroc(scores.score, labels.initial, unreviewed),
         "out_of_sample": float(out_of_sample.mean()) if len(unreviewed) else None,

@@ -125,9 +125,8 @@ def make_trainer(config: RunConfig, dataset: Dataset, processes: Distributed, re
         reporter: receives every step.
     """
     common, device = config.common, processes.device
-    reviewed, weights = (
-        None if column is None else column.to(device) for column in (dataset.reviewed, dataset.review_weights)
-    )
+    of_review = dataset.reviewed, dataset.review_weights
+    reviewed, weights = (None if column is None else column.to(device) for column in of_review)
     train = dataset.trains.nonzero()[:, 0].to(device)
     context = TrainContext(
         num_classes=dataset.num_classes,

@@ -241,11 +241,9 @@ def parameter_groups(network: nn.Module) -> list[dict[str, Any]]:
 
     There is one group with a share of 1, unless parts of the network are pretrained.
     """
-    shares = {
-        id(weight): part.options.backbone_lr_scale
-        for part in pretrained_parts(network)
-        for weight in part.encoder.parameters()
-    }
+    shares: dict[int, float] = {}
+    for part in pretrained_parts(network):
+        shares |= dict.fromkeys(map(id, part.encoder.parameters()), part.options.backbone_lr_scale)
     groups: dict[float, list[nn.Parameter]] = {}
     for weight in network.parameters():
         groups.setdefault(shares.get(id(weight), 1.0), []).append(weight)

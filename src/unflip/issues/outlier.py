@@ -117,5 +117,4 @@ def _whitening(rows: Array, scale: Array) -> Array:
     """Return the matrix (d, d) that scales columns and whitens centered, scaled rows (n, d)."""
     values, vectors = np.linalg.eigh(rows.T @ rows / len(rows))
     values = (1 - _SHRINK) * values.clip(min=0) + _SHRINK * values.mean()
-    matrix: Array = scale[:, None] * vectors / np.sqrt(values.clip(min=1e-30))
-    return matrix
+    return np.asarray(scale[:, None] * vectors / np.sqrt(values.clip(min=1e-30)))

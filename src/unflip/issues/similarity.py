@@ -131,10 +131,8 @@ def _refine(whole: Tensor, part: Tensor, boxes: Tensor, points: int) -> Tensor:
             chosen = _correlation(cut.flatten(2), gray[:, None]).argmax(1)
             boxes = tried.gather(1, chosen[:, None, None].expand(-1, 1, 4))[:, 0]
     best = _cut(whole, boxes, points)
-    return torch.minimum(
-        _correlation(best.flatten(1), target.flatten(1)),
-        _correlation(_detail(best).flatten(1), _detail(target).flatten(1)),
-    ).clamp(min=0)
+    of_detail = _correlation(_detail(best).flatten(1), _detail(target).flatten(1))
+    return _correlation(best.flatten(1), target.flatten(1)).minimum(of_detail).clamp(min=0)
 
 
 def _cut(whole: Tensor, boxes: Tensor, points: int) -> Tensor:

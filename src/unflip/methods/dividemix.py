@@ -189,9 +189,8 @@ class DivideMix(Method):
         """Restore the losses, the split and the refined labels."""
         device = self.context.device
         self.losses.load_state_dict(state["losses"], device)
-        self.clean, self.refined = (
-            None if state[name] is None else state[name].to(device) for name in ("clean", "refined")
-        )
+        saved = state["clean"], state["refined"]
+        self.clean, self.refined = (None if part is None else part.to(device) for part in saved)
 
 
 def divide(clean: Tensor, threshold: float, min_labeled: int) -> Tensor:

@@ -54,9 +54,8 @@ class LRT(Method):
 
     def __init__(self, options: LRTOptions, context: TrainContext) -> None:
         super().__init__(options, context)
-        self.corrector = Corrector(
-            RuleOptions(rule="ratio", window=options.window), context.train, lambda n: 1 / self._delta(n)
-        )
+        rule = RuleOptions(rule="ratio", window=options.window)
+        self.corrector = Corrector(rule, context.train, lambda n: 1 / self._delta(n))
         rows = int(context.train.max()) + 1
         self.earlier = torch.zeros(rows, dtype=torch.long, device=context.device)  # by row of the label store
         self.updated_epoch: int | None = None

@@ -157,10 +157,7 @@ class CovarianceCalibrator:
 
 
 Calibrator = MeanCalibrator | CovarianceCalibrator
-_KINDS: dict[str, type[MeanCalibrator] | type[CovarianceCalibrator]] = {
-    "mean": MeanCalibrator,
-    "covariance": CovarianceCalibrator,
-}
+_KINDS: dict[str, type[Calibrator]] = {"mean": MeanCalibrator, "covariance": CovarianceCalibrator}
 
 
 class DistributionCalibration:
@@ -211,9 +208,7 @@ class DistributionCalibration:
         chosen = check_options(SampleOptions, options)
         self.head, self.num_classes, self.calibrator = head, num_classes, kind
         self.batch_size, self.seed, self.position = batch_size, seed, position
-        self.optimizer = optimizer or torch.optim.SGD(
-            head.parameters(), lr=chosen.head_lr, momentum=chosen.head_momentum
-        )
+        self.optimizer = optimizer or torch.optim.SGD(head.parameters(), chosen.head_lr, chosen.head_momentum)
         self.candidate_pairs = candidate_pairs(kind, chosen)
         self.gaussians: ClassGaussians | None = None
         self.scores: dict[str, float] = {}

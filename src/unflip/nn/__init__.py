@@ -22,13 +22,13 @@ networks = Registry(
         Entry("mobilenet_v2", "MobileNetV2, for 32x32 images", f"{_RESIDUAL}:MobileNetV2"),
         Entry("efficientnet_b0", "EfficientNet-B0, for 32x32 images", f"{_RESIDUAL}:EfficientNetB0"),
         Entry("efficientnet-lite0", "pretrained; needs the `embed` extra", f"{_BACKBONE}:EfficientNetLite0"),
-        Entry("timm", "timm:NAME, any timm network, pretrained; needs the `timm` extra", f"{_TIMM}:named", True),
+        Entry("timm", "timm:NAME, any timm network, pretrained; needs the `timm` extra", f"{_TIMM}:named", family=True),
     ],
 )
 backbones = Registry(
     "backbone",
     [
         Entry("efficientnet-lite0", _LITE0, f"{_BACKBONE}:efficientnet_lite0"),
-        Entry("timm", _ANY, f"{_TIMM}:backbone", True),
+        Entry("timm", _ANY, f"{_TIMM}:backbone", family=True),
     ],
 )

@@ -185,10 +185,7 @@ def count_changes(table: pa.Table, names: Sequence[str]) -> LabelChanges:
 
 
 def class_rows(
-    table: pa.Table,
-    names: Sequence[str],
-    errors: Sequence[dict[str, float] | None],
-    accuracy: Sequence[float] | None,
+    table: pa.Table, names: Sequence[str], errors: Sequence[dict[str, float] | None], accuracy: Sequence[float] | None
 ) -> list[dict[str, Any]]:
     """Return one row per class, the noisiest first.
 

@@ -113,10 +113,8 @@ def _values(name: str, axis: str, values: Any) -> list[tuple[Any, Tree]]:
 
 def _expand(tree: Tree) -> Tree:
     """Return a configuration with the short forms of `data` and `noise` written as sections."""
-    return {
-        key: {_SHORT[key]: value} if key in _SHORT and not isinstance(value, dict) else value
-        for key, value in tree.items()
-    }
+    short = [key for key in _SHORT if key in tree and not isinstance(tree[key], dict)]
+    return tree | {key: {_SHORT[key]: tree[key]} for key in short}
 
 
 @dataclass(frozen=True)

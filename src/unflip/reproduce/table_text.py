@@ -77,9 +77,8 @@ def markdown_table(rows: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table that is readable as text, too; the first row is its heading."""
     widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
     lines = [rows[0], ["-" * width for width in widths], *rows[1:]]
-    return "\n".join(
-        f"| {' | '.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))} |" for line in lines
-    )
+    padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in padded)
 
 
 def _number(number: Number | None, seeds: int) -> str:

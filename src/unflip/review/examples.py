@@ -270,8 +270,7 @@ class Examples:
     def history(self, index: int) -> list[dict[str, Any]]:
         """Return every change of an example's label during training."""
         rows = self._history.filter(compute.equal(self._history["index"], index))
-        changes: list[dict[str, Any]] = rows.select(["epoch", "old", "new", "confidence"]).to_pylist()
-        return changes
+        return list(rows.select(["epoch", "old", "new", "confidence"]).to_pylist())
 
     @cached_property
     def fingerprint(self) -> str:
@@ -303,8 +302,7 @@ class Issues:
     def of(self, example: int) -> list[dict[str, Any]]:
         """Return name, reason and group of the issues of an example; near-duplicates share a group."""
         rows = self._table.filter(compute.equal(self._table["index"], example)).drop_columns("index")
-        issues: list[dict[str, Any]] = rows.rename_columns(["name", "reason", "group"]).to_pylist()
-        return issues
+        return list(rows.rename_columns(["name", "reason", "group"]).to_pylist())
 
     def group(self, example: int) -> list[int]:
         """Return the members of all groups of an example, itself included, by index."""
@@ -395,8 +393,7 @@ def information_density(uncertain: Array, neighbors: Array, distances: Array) ->
     worth = uncertain * similar.mean(1)
     others, own = worth[neighbors], worth[:, None]
     first = (others > own) | ((others == own) & (neighbors < np.arange(len(worth))[:, None]))
-    result: Array = worth / (1 + (similar * first).sum(1))
-    return result
+    return np.asarray(worth / (1 + (similar * first).sum(1)))
 
 
 def classes_in_turns(worth: Array, classes: Array) -> Array:

@@ -1,7 +1,7 @@
 """labels.parquet (one row per example), label issues and doubtful labels, and issues.csv (other issues)."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -172,8 +172,7 @@ def label_issue_mask(table: pa.Table) -> Array:
 def doubtful_mask(table: pa.Table) -> Array:
     """Return a mask (n,) of doubtful labels: worth a look, but neither label issues nor reviewed."""
     below = table["label_quality"].to_numpy() < DOUBTFUL
-    doubtful: Array = below & ~label_issue_mask(table) & ~np.asarray(table["reviewed"])
-    return doubtful
+    return np.asarray(below & ~label_issue_mask(table) & ~np.asarray(table["reviewed"]))
 
 
 def list_label_issues(table: pa.Table, id_name: str, texts: Mapping[str, Sequence[str]]) -> pa.Table:
@@ -378,20 +377,14 @@ def read_table(path: Path, columns: Sequence[str] | None = None, required: Seque
 
 def write_table(path: Path, table: pa.Table) -> None:
     """Write a table atomically, as .csv, .parquet or .jsonl."""
-    write_atomically(path, lambda temporary: _WRITERS[path.suffix.lower()](table, temporary))
+    writers = {".csv": pa.csv.write_csv, ".parquet": pa.parquet.write_table, ".jsonl": _write_jsonl}
+    write_atomically(path, lambda temporary: writers[path.suffix.lower()](table, temporary))
 
 
 def _write_jsonl(table: pa.Table, path: Path) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for batch in table.to_batches(10_000):
             file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())
-
-
-_WRITERS: dict[str, Callable[[pa.Table, Path], Any]] = {
-    ".csv": pa.csv.write_csv,
-    ".parquet": pa.parquet.write_table,
-    ".jsonl": _write_jsonl,
-}
 
 
 SCHEMA = pa.schema(

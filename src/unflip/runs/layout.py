@@ -52,12 +52,7 @@ REVIEW_LOCK = ".unflip-review-lock"
 
 
 def check_output(
-    path: Path,
-    suffixes: Collection[str] = (),
-    *,
-    force: bool,
-    inputs: Iterable[str | Path | None] = (),
-    option: str = "--out",
+    path: Path, suffixes: Collection[str] = (), *, force: bool, inputs: Iterable[str | Path] = (), option: str = "--out"
 ) -> None:
     """Raise an error if a file cannot or must not be written, before anything is computed.
 
@@ -78,7 +73,7 @@ def check_output(
         return
     if not path.is_file():
         raise RunFolderError(f"{option} {path}: not a regular file")
-    if any(given is not None and is_within(path, Path(given)) for given in inputs):
+    if any(is_within(path, Path(given)) for given in inputs):
         raise RunFolderError(f"{option} {path}: is an input of this command; choose another name")
     if not force:
         raise RunFolderError(f"{option} {path}: already exists; replace it with --force")

@@ -334,9 +334,7 @@ def copies(fit: AnnotatorFit, annotations: Annotations) -> list[tuple[int, int, 
     copied = (agreements - expected) / (common - expected)
     limit = NormalDist().inv_cdf(1 - min(0.5, _FALSE_ALARMS / len(codes)))
     found = ((scores > limit) & (copied > _MIN_COPIED) & (common >= _MIN_COMMON)).nonzero()[:, 0].tolist()
-    return [
-        (int(codes[i]) // len(names), int(codes[i]) % len(names), int(common[i]), int(agreements[i])) for i in found
-    ]
+    return [(*divmod(int(codes[i]), len(names)), int(common[i]), int(agreements[i])) for i in found]
 
 
 def _copy_weights(pairs: Sequence[tuple[int, int, int, int]], annotations: Annotations) -> Tensor:

@@ -139,11 +139,7 @@ class FeatureOrigin:
 
 
 def write_features(
-    path: Path,
-    features: Mapping[str, Array | Pieces],
-    sets: Mapping[str, Split],
-    raw: Dataset,
-    origin: FeatureOrigin,
+    path: Path, features: Mapping[str, Array | Pieces], sets: Mapping[str, Split], raw: Dataset, origin: FeatureOrigin
 ) -> None:
     """Write features as an .npz file, atomically.
 
@@ -161,12 +157,9 @@ def write_features(
         arrays[ANNOTATORS] = np.array(raw.annotators, np.str_)
     for name, part in sets.items():
         own = {name + suffix: getattr(part, suffix[1:]) for suffix in BESIDE}
-        arrays |= {
-            key: array.astype(np.str_) if array.dtype == object else array
-            for key, array in own.items()
-            if array is not None
-        }
-    write_npz(path, {**arrays, _ABOUT: np.array(origin.about()), **features})
+        arrays |= {key: array for key, array in own.items() if array is not None}
+    texts = {key: array.astype(np.str_) for key, array in arrays.items() if array.dtype == object}
+    write_npz(path, {**arrays, **texts, _ABOUT: np.array(origin.about()), **features})
 
 
 def read_origin(path: Path) -> FeatureOrigin | None:

@@ -10,16 +10,7 @@ import pyarrow as pa
 
 from unflip.data.annotations import annotate_columns
 from unflip.data.arrays import Array, refuse_rows
-from unflip.data.columns import (
-    TABLE_SUFFIXES,
-    Columns,
-    Table,
-    column_names,
-    decode_text,
-    first_cells,
-    read_columns,
-    read_table,
-)
+from unflip.data.columns import TABLE_SUFFIXES, Table, column_names, decode_text, first_cells, read_columns, read_table
 from unflip.data.dataset import Dataset, Inputs, Split
 from unflip.data.files import ImageFiles, as_names, is_image
 from unflip.data.images import IMAGENET
@@ -126,7 +117,7 @@ class _Roles(NamedTuple):
 
 
 def _build(
-    path: Path, inputs: Inputs, cells: Columns, roles: _Roles, header: Sequence[str], names: tuple[str, ...]
+    path: Path, inputs: Inputs, cells: dict[str, Any], roles: _Roles, header: Sequence[str], names: tuple[str, ...]
 ) -> Dataset:
     """Return the rows of a table by split, with their labels, ids and groups."""
     listed = ", ".join(header[:_LISTED]) + (", ..." if len(header) > _LISTED else "")
@@ -157,7 +148,7 @@ def _build(
     return data.with_parts({name: data.train[part] for name, part in rows.items()})
 
 
-def _check_filled(path: Path, columns: Columns) -> None:
+def _check_filled(path: Path, columns: dict[str, Any]) -> None:
     """Raise InputError for a missing value, with its row and column."""
     for name, cells in columns.items():
         row = next((i for i, cell in enumerate(cells) if cell is None or cell == ""), None)
