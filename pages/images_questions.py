@@ -17,7 +17,7 @@ from images_results import PAGE, Line, percent, read, results_of, table, take_ov
 
 QUESTIONS, SCRATCH = results_of("questions"), results_of("scratch")
 GRID = "images/questions"
-USUAL = {"plc.warmup": 14, "calibration.head_lr": 0.05, "unflip.members": 2, "unflip.soft_targets": True}
+USUAL = {"plc.warmup": 14, "calibration.head_lr": 0.05}
 """The values of images/cifar10."""
 
 

@@ -68,11 +68,12 @@ def test_a_resumed_run_is_the_same_run(pictures: Path, tmp_path: Path) -> None:
     assert_same_run(whole, run(pictures, tmp_path / "cut", method="plc", resume=True))
 
 
-def test_an_ensemble_of_two_is_trained_on_all_images(pictures: Path, tmp_path: Path) -> None:
+def test_an_ensemble_of_two_is_trained_on_all_images_but_those_for_validation(pictures: Path, tmp_path: Path) -> None:
     done = run(pictures, tmp_path / "whole", method="unflip", epochs=4)
     table = done.labels().to_pandas()
     assert set(table.fold) == {-1}
-    assert set(table.out_of_sample) == {False}
+    assert table.out_of_sample.tolist() == (table.split == "val").tolist()
+    assert set(table.split) == {"train", "val"}
     assert table.gaussian_prob_given.isna().all()  # Gaussians of images would be learned from the labels
     assert table.network_prob_given.between(0, 1).all()
     model = load_model(tmp_path / "whole" / "model.safetensors").build()
