@@ -73,9 +73,11 @@ def test_clothing1m_is_trained_with_timm_and_says_that_its_validation_labels_are
     assert done.result["tests"]["test"]["top5"] >= done.result["tests"]["test"]["top1"]
 
 
-def test_clean_validation_labels_can_be_named_as_such(tmp_path: Path) -> None:
+def test_clean_validation_labels_can_be_named_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = capture_trainers(monkeypatch)
     done = run(clothes(tmp_path / "c"), tmp_path / "run", epochs=1, select="clean-val")
     assert done.metrics[0]["clean_val_accuracy"] == done.metrics[0]["val_accuracy"]
+    assert made[0].method.context.clean_val
 
 
 def test_dividemix_sees_two_views_of_each_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

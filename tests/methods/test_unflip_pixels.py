@@ -202,13 +202,17 @@ def test_the_noise_rate_comes_from_validation_images_alone() -> None:
     assert rate(given, seen.truth) < expected / 2
 
 
-def test_without_validation_images_the_members_own_view_is_all_there_is() -> None:
+@pytest.mark.parametrize("clean_val", [False, True])
+def test_without_noisy_validation_labels_the_members_own_view_is_all_there_is(clean_val: bool) -> None:
     seen = Seen()
     labels, method = some_labels(seen), make()
+    if clean_val:
+        labels, method = with_validation(seen.truth)
+        method.context = replace(method.context, clean_val=True)
     learn(method, seen, labels, range(1, 6))
     (view,), given = method._out_of_sample(labels)
     assert torch.equal(view, method._view([0, 1]))
-    assert torch.equal(given, labels.given)
+    assert torch.equal(given, labels.given[method.context.train])
 
 
 def test_predictions_are_kept_from_the_last_epochs_of_the_warm_up_on() -> None:

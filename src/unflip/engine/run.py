@@ -137,6 +137,7 @@ def make_trainer(config: RunConfig, dataset: Dataset, processes: Distributed, re
         lr_factor=partial(lr_factor, common.optimizer, epochs=common.epochs),
         device=device,
         has_val=bool(dataset.is_val.any()),
+        clean_val=dataset.clean_val,
         of_rows=len(dataset.source.shape) == 1,
         groups=None if dataset.same is None else dataset.same.to(device)[train],
         ordinal=common.data.ordinal,

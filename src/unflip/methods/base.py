@@ -39,6 +39,7 @@ class TrainContext:
         lr_factor: learning rate schedule: returns the factor after a (fractional) number of epochs.
         device: device of all tensors.
         has_val: whether there are validation examples.
+        clean_val: whether their labels are known to be right, so that they tell nothing about label noise.
         of_rows: whether inputs are feature vectors rather than images.
         groups: group number of each training example (m,), in the order of ``train``; a group consists of
             near-duplicates or of examples with the same origin.
@@ -54,6 +55,7 @@ class TrainContext:
     lr_factor: Callable[[float], float]
     device: torch.device
     has_val: bool = True
+    clean_val: bool = False
     of_rows: bool = False
     groups: Tensor | None = None
     ordinal: bool = False

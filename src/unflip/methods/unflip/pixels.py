@@ -44,7 +44,7 @@ class PixelUnflip(Unflip):
     All else is as for feature vectors: class prior, transition matrix, label weights and calibration. Scores are
     in-sample: their ranking rests on regularization (mixup, averaged weights, augmentation). But how many labels are
     wrong is estimated by the same rule as for feature vectors, from labels that no view was trained on: those of the
-    validation images, or of all images where there are Gaussians. Without both the estimate is too low.
+    validation images if they are noisy, or of all images where there are Gaussians. Without both the estimate is low.
     """
 
     def __init__(self, options: UnflipOptions, context: TrainContext) -> None:
@@ -118,8 +118,8 @@ class PixelUnflip(Unflip):
         return result
 
     def _validation_rows(self, labels: LabelStore) -> Tensor:
-        """Return the rows of the label store (r,) that have a given label and are not trained on."""
-        is_other = labels.given >= 0
+        """Return the rows of the label store (r,) that have a noisy label and are not trained on."""
+        is_other = (labels.given >= 0) & (not self.context.clean_val)
         is_other[self.context.train] = False
         return is_other.nonzero()[:, 0]
 
