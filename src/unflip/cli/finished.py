@@ -47,7 +47,10 @@ def check(
     ] = None,
     baseline: Annotated[
         Path | None,
-        typer.Option(help="Run or check whose share of wrong labels is added to --max-wrong.", metavar="RUN"),
+        typer.Option(
+            help="Folder of a run or of an earlier check; its share of wrong labels is added to --max-wrong.",
+            metavar="RUN",
+        ),
     ] = None,
     label_column: Annotated[str | None, typer.Option(help="Label column; by default that of the run.")] = None,
     force: Force = False,

@@ -14,7 +14,7 @@ from unflip.api.options import NAMES, SECTIONS
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 Device = Annotated[str, typer.Option(help="Device: auto (a GPU if available), cpu, cuda or mps.", metavar="DEVICE")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done without writing anything.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace existing output.")]
 Moved = Annotated[str | None, typer.Option(help="Current location of the run's data, if it has moved.", metavar="PATH")]
 FinishedRun = Annotated[Path, typer.Argument(help="Folder of a finished run.", metavar="RUN")]
 
