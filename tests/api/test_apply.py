@@ -5,7 +5,6 @@ import errno
 import json
 import re
 import shutil
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -302,10 +301,11 @@ def test_reviewed_labels_are_applied_and_the_next_run_finds_what_was_left(name: 
     again = unflip.apply(first.folder, kind.target(tmp_path / "twice"), data=done.data, only="reviewed")
     assert (again.relabeled, again.dropped, len(again.changes)) == (0, 0, 0)
     assert kind.read(again.data) == expected
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UnflipWarning)  # the removed example is gone
-        second = cleaned(kind, done.data, tmp_path / "second", reviewed=tmp_path / "reviewed.csv")
+    second = cleaned(kind, done.data, tmp_path / "second", reviewed=tmp_path / "reviewed.csv")
     index_of = numbers(second)
+    table = second.labels(["given_label_name", "current_label_name"]).take([index_of[ACCEPTED], index_of[KEPT]])
+    assert table["given_label_name"].to_pylist() == [GIVEN[ACCEPTED], GIVEN[KEPT]]  # not those of the corrected data
+    assert table["current_label_name"].to_pylist() == [TRUTH[ACCEPTED], GIVEN[KEPT]]
     listed = set(second.issues.to_pydict()["index"] if name == "arrow" else second.issues["index"])
     found = {i for i in LEFT if index_of[i] in listed}
     assert len(found) == len(listed) >= len(LEFT) // 2

@@ -52,7 +52,7 @@ def test_a_table_names_examples_by_index_or_path_and_classes_by_name_or_number(
     tmp_path: Path, suffix: str, columns: dict[str, list[Any]]
 ) -> None:
     path = write(tmp_path / f"reviewed{suffix}", columns)
-    labels, removed, _ = read_reviewed(path, keys_of(IDS))
+    labels, removed, *_ = read_reviewed(path, keys_of(IDS))
     assert labels.tolist() == [0, -1, 1, -1]
     assert not removed.any()
 
@@ -65,7 +65,7 @@ def test_a_table_may_remove_examples(tmp_path: Path, suffix: str, none: str | No
         "label": ["dog", none, none, none],
         "review_weight": [12.5, 3, none, none],
     }
-    labels, removed, weights = read_reviewed(write(tmp_path / f"reviewed{suffix}", columns), keys_of(IDS))
+    labels, removed, weights, _ = read_reviewed(write(tmp_path / f"reviewed{suffix}", columns), keys_of(IDS))
     assert labels.tolist() == [-1, -1, 1, -1]
     assert removed.tolist() == [True, False, False, True]
     assert weights.tolist() == [3, 0, 12.5, 0]

@@ -86,7 +86,8 @@ def label_data(
         whole = replace(raw.with_parts(ready), content_kind=kind, tests={}).joined()
         classes = raw.class_names or [str(i) for i in range(raw.num_classes)]
         keys = Keys(whole.ids, whole.content_digests(), whole.given.numpy(), classes)
-        reviewed, removed, weights = read_reviewed(Path(options.reviewed), keys)
+        reviewed, removed, weights, given = read_reviewed(Path(options.reviewed), keys)
+        ready["train"] = replace(ready["train"], labels=given[:count].numpy())
     return replace(
         raw.with_parts(ready),
         clean_val=raw.val is not None and (raw.clean_val or train.truth is not None),

@@ -257,11 +257,13 @@ class Reviewed(NamedTuple):
         labels: the reviewed label of each example (n,), -1 without one.
         removed: whether the example was removed (n,).
         weights: how many labels the decision stands for, if it is one of a random sample (n,), else 0.
+        given: given labels (n,): those before the review, where the data already has the reviewed ones.
     """
 
     labels: Tensor
     removed: Tensor
     weights: Tensor
+    given: Tensor
 
 
 def read_reviewed(path: Path | pa.Table, keys: Keys, what: str = "") -> Reviewed:
@@ -269,7 +271,7 @@ def read_reviewed(path: Path | pa.Table, keys: Keys, what: str = "") -> Reviewed
 
     A label is a class name or, if no class has that name, a class number; a decision is ``label`` or ``remove``. Rows
     with a digest, as the review page exports them, may be about examples that the data does not have: they are listed
-    in a warning, and only an error if there are no others.
+    in a warning unless they were removed, and only an error if there are no others.
 
     Args:
         path: a .csv, .parquet or .jsonl file, or a table.
@@ -283,7 +285,7 @@ def read_reviewed(path: Path | pa.Table, keys: Keys, what: str = "") -> Reviewed
         raise InputError(f"{what}: no column {missing} among {', '.join(header)}")
     known = {name: number for number, name in enumerate(names)}
     labels, removed = torch.full((len(keys.given),), -1), torch.zeros(len(keys.given), dtype=torch.bool)
-    weights = torch.zeros(len(keys.given))
+    weights, given = torch.zeros(len(keys.given)), torch.tensor(keys.given)
     seen: dict[int, tuple[int, int]] = {}
     decisions = columns.get("decision", [LABEL] * len(columns["label"]))
     references = _references(columns, keys, what)
@@ -294,7 +296,8 @@ def read_reviewed(path: Path | pa.Table, keys: Keys, what: str = "") -> Reviewed
             raise InputError(f"{what}, row {row}: {unknown('decision', str(decision), (LABEL, REMOVE))}")
         index = matcher.find(wanted)
         if index is None:
-            unknown_examples.append(row)
+            if decision == LABEL or wanted.digest is None:  # others were removed indeed
+                unknown_examples.append(row)
             continue
         label = _REMOVED if decision == REMOVE else _class_of(cell, known)
         if label is None or (decision == LABEL and not 0 <= label < len(names)):
@@ -304,10 +307,12 @@ def read_reviewed(path: Path | pa.Table, keys: Keys, what: str = "") -> Reviewed
         if before != label:
             raise InputError(f"{what}, row {row}: example {index} has another label in row {first}; keep one of them")
         labels[index], removed[index] = label, decision == REMOVE
+        if (before := _class_of(wanted.given, known)) is not None and 0 <= before < len(names):
+            given[index] = before
         if "review_weight" in columns:
             weights[index] = _weight(columns["review_weight"][row], f"{what}, row {row}")
     _tell_unknown(unknown_examples, references, what)
-    return Reviewed(labels, removed, weights)
+    return Reviewed(labels, removed, weights, given)
 
 
 def _weight(cell: Any, where: str) -> float:
