@@ -54,16 +54,16 @@ class ApplyOptions(Options):
     """Which labels are corrected, and how."""
 
     labels: Any = None
-    """Table (.csv, .parquet, .jsonl; index or path, label) of labels to apply instead of those of the run."""
+    """Labels to apply instead of those of the run: a table (.csv, .parquet, .jsonl) with the column label and one of
+    index, path or id."""
     only: Literal["reviewed"] | None = None
     """`reviewed`: apply only review decisions."""
     min_confidence: float | None = Field(None, ge=0.0, le=1.0)
-    """Change a label that was not reviewed only if its probability of being wrong (1 - label_quality) is at least
-    this."""
+    """Change unreviewed labels only if their probability of being wrong (1 - label_quality) is at least this."""
     fill_above: float | None = Field(None, ge=0.0, le=1.0)
     """Give examples without a label the suggested label if its probability is at least this."""
     drop: Literal["label-issues"] | None = None
-    """`label-issues`: drop label issues instead of changing their labels."""
+    """`label-issues`: drop examples with label issues instead of changing their labels."""
     keep_given_as: str | None = None
     """Tables and arrays: name of a new column for the given labels."""
     copy_files: bool = False

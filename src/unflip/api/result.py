@@ -41,7 +41,7 @@ class Result(Run):
 
         The columns are ``index``, ``path`` or ``id``, ``issue`` (``label_issue``, ``outlier``, ...), ``given_label``,
         ``suggested_label``, ``label_quality``, ``score`` and ``reason``. If the data was passed as a data frame, this
-        is a data frame of the same kind. Otherwise, it is a pandas data frame, or an Arrow table without pandas.
+        is a data frame of the same kind. Otherwise, it is a pandas data frame, or an Arrow table if pandas is missing.
         """
         return as_frame(list_issues(self._own_labels(), self.other_issues()), self.memory)
 
@@ -67,7 +67,7 @@ class Result(Run):
 
     @property
     def ask_next(self) -> Any:
-        """The examples for which one more label helps most, and the annotator to ask; None without annotators."""
+        """The examples for which one more label would help most, and whom to ask; None without annotators."""
         table = self.annotator_table(layout.ASK_NEXT)
         return None if table is None else as_frame(table, self.memory)
 

@@ -167,7 +167,7 @@ def review(
     order: Annotated[Order, typer.Option(help="Initial order of the examples.")] = Order.LOWEST_QUALITY,
     export: Annotated[Path | None, typer.Option(help="Write the reviewed labels to this .csv file and exit.")] = None,
     summary: Annotated[
-        bool, typer.Option("--summary", help="Print the estimates from the reviewed sample and exit.")
+        bool, typer.Option("--summary", help="Estimate from the reviewed sample how many labels are wrong, and exit.")
     ] = False,
     force: Force = False,
 ) -> None:
@@ -205,6 +205,6 @@ def _of_sample(summary: "SampleSummary", cuts: "Cuts") -> str:
     if summary.wrong is not None:
         sizes = [size for size in (10, 100, 1_000, 10_000, 100_000, 1_000_000) if size < summary.total]
         parts = [f"{cuts.precision[size - 1]:.0%} of the first {size:,}" for size in sizes]
-        lines.append(f"  lowest quality first, wrong are {', '.join([*parts, f'{cuts.precision[-1]:.1%} of all'])}")
+        lines.append(f"  lowest quality first: {', '.join([*parts, f'{cuts.precision[-1]:.1%} of all'])} are wrong")
         lines.append(f"  the first {cuts.best:,} are more likely wrong than right (quality up to {cuts.threshold:.1%})")
     return "\n".join(lines)

@@ -31,7 +31,7 @@ class ImageOptions(Options):
     workers: PositiveInt | None = None
     """Number of threads that read images; by default one per core. It does not affect the results."""
     skip_broken: bool = False
-    """Leave out images that cannot be read; `skipped.csv` in the output folder lists them."""
+    """Leave out images that cannot be read; runs and checks list them in `skipped.csv`."""
     max_broken: float = Field(0.2, ge=0.0, le=1.0)
     """With `skip_broken`, stop with an error if this share of the images or more cannot be read."""
 

@@ -161,7 +161,7 @@ _KINDS: dict[str, type[Calibrator]] = {"mean": MeanCalibrator, "covariance": Cov
 
 
 class DistributionCalibration:
-    """Calibration of the linear head in your own training loop: steps 8 to 13 of Algorithm 2.
+    """Calibration of the linear head in your own training loop: steps 8 to 13 of the paper's Algorithm 2.
 
     Call ``step`` at the end of every epoch with the labels that the epoch was trained on. It fits one Gaussian per
     class to the features, draws samples from the Gaussians, and trains only the head on these samples. The head has its

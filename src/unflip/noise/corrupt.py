@@ -61,7 +61,7 @@ def corrupt_labels(
     Args:
         labels: the true labels (n,), 0 to k - 1.
         recipe: steps such as ``"pmd1:0.35 + sym:0.30"``; docs/noise.md lists all steps.
-        posterior: class probabilities (n, k) from a model of the true labels, needed for pmd steps.
+        posterior: class probabilities (n, k) from a model trained on the true labels, needed for pmd steps.
         num_classes: k; by default the number of columns of ``posterior``, or else the largest label + 1.
         seed: random seed.
         relations: class map, superclasses or matrix, needed for ``asym`` and ``matrix`` steps.

@@ -23,8 +23,9 @@ class KnownWrongControls:
 
         m_i = mean over epochs of z_y - max of z_c over c != y
 
-    is smaller for wrong labels, because the network learns them later than right ones. ``score`` compares this margin
-    for doubtful labels and for controls that are equally doubtful.
+    is smaller for wrong labels, because the network learns them later than right ones. A label is doubtful if it
+    is not the most probable class. ``score`` compares the margin of doubtful labels with that of controls that are
+    equally doubtful.
 
     If you train several networks, give each a different ``member``, so that their controls do not overlap. All tensors
     are on the device of ``given``.
