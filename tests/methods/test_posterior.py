@@ -136,7 +136,7 @@ def scaling_by_hand(state: PosteriorState, odds: Tensor, labels: Tensor, kept: T
     plain = (odds - state.log_probs.gather(1, labels[:, None])[:, 0])[kept]
     disputed = disputed_fraction(plain, fit_slope(plain, state.informative[kept]))
     uniform, share = state.uniform_noise_rate * 2 / 3, sum(contradicted.tolist()) / len(contradicted)
-    evidence = feature_dependence(pooled, state.confident, uniform)
+    evidence = feature_dependence(pooled, networks, state.confident, uniform)
     rates = noise_rates(pooled, networks, state.confident, evidence, uniform, disputed, share)
     return calibrate(odds[kept], fit_slope(odds[kept], state.informative[kept]), rates)
 

@@ -152,14 +152,19 @@ def test_kinds_of_contradicted_labels_are_told_apart(kind: str) -> None:
     shares = {"uniform": part.uniform, "class": part.by_class, "example": 1 - part.uniform - part.by_class}
     assert shares[kind] > 0.75
     assert (part.purity > 0.95) == (kind == "class")
-    assert feature_dependence(lapses_of(0.2), part, 0.0) == (kind == "example")
+    assert evidence_of(lapses_of(0.2), part, 0.0) == (kind == "example")
 
 
 def test_two_classes_have_one_kind_of_noise() -> None:
     top, labels = torch.tensor([0, 1] * 50), torch.tensor([0, 1, 1, 0] * 25)
     part = confident_part(top, torch.full((100,), 0.99), torch.full((100,), 0.01), labels, 2)
     assert (part.uniform, part.by_class) == (1, 0)
-    assert feature_dependence(lapses_of(0.45), part, 0.0) == 0
+    assert evidence_of(lapses_of(0.45), part, 0.0) == 0
+
+
+def evidence_of(lapses: Tensor, part: Confident, uniform: float) -> float:
+    """Return the evidence if both views have the same lapse rates."""
+    return feature_dependence(lapses, lapses, part, uniform)
 
 
 def lapses_of(rate: float) -> Tensor:
@@ -172,44 +177,51 @@ def test_evidence_grows_with_lapses_and_falls_with_explanations(
     rate: float, contradicted: float, share: float, purity: float, uniform: float
 ) -> None:
     lapses, part = lapses_of(rate), Confident(contradicted, 0.01, 0.1, share / 2, share / 2, purity, 9.0, 0.1)
-    evidence = feature_dependence(lapses, part, uniform)
+    evidence = evidence_of(lapses, part, uniform)
     assert 0 <= evidence <= 1
-    assert feature_dependence(lapses + 0.01, part, uniform) >= evidence
-    assert feature_dependence(lapses, part._replace(uniform=share / 2 + 0.1), uniform) <= evidence
-    assert feature_dependence(lapses, part._replace(purity=purity + 0.1), uniform) <= evidence
-    assert feature_dependence(lapses, part, uniform + 0.01) <= evidence
-    assert feature_dependence(lapses, part._replace(expected=0.2), uniform) <= evidence
-    assert feature_dependence(lapses, part._replace(per_class=3.9), uniform) == 0
+    assert evidence_of(lapses + 0.01, part, uniform) >= evidence
+    assert evidence_of(lapses, part._replace(uniform=share / 2 + 0.1), uniform) <= evidence
+    assert evidence_of(lapses, part._replace(purity=purity + 0.1), uniform) <= evidence
+    assert evidence_of(lapses, part, uniform + 0.01) <= evidence
+    assert evidence_of(lapses, part._replace(expected=0.2), uniform) <= evidence
+    assert evidence_of(lapses, part._replace(per_class=3.9), uniform) == 0
 
 
 def test_evidence_needs_lapses_that_nothing_else_explains() -> None:
     lapses, part = lapses_of(0.1), FOLLOWS._replace(contradicted=0.2)
-    assert feature_dependence(lapses, part, 0.0) == 1
-    assert feature_dependence(lapses, part, 0.1) == 0  # uniform noise explains them
-    assert feature_dependence(lapses, part._replace(uniform=0.5), 0.0) == 0
-    assert feature_dependence(lapses, part._replace(by_class=0.5, purity=0.9), 0.0) == 0  # so does noise by class
-    assert feature_dependence(lapses, part._replace(by_class=0.5, purity=0.5), 0.0) == 1  # of too many targets
-    assert 0 < feature_dependence(lapses_of(0.086), part._replace(by_class=0.5, purity=0.755), 0.0) < 1
+    assert evidence_of(lapses, part, 0.0) == 1
+    assert evidence_of(lapses, part, 0.1) == 0  # uniform noise explains them
+    assert evidence_of(lapses, part._replace(uniform=0.5), 0.0) == 0
+    assert evidence_of(lapses, part._replace(by_class=0.5, purity=0.9), 0.0) == 0  # so does noise by class
+    assert evidence_of(lapses, part._replace(by_class=0.5, purity=0.5), 0.0) == 1  # of too many targets
+    assert 0 < evidence_of(lapses_of(0.086), part._replace(by_class=0.5, purity=0.755), 0.0) < 1
+
+
+def test_networks_tell_lapses_that_pooled_views_hide() -> None:
+    few, some, part = lapses_of(0.0), lapses_of(0.03), FOLLOWS._replace(contradicted=0.2)
+    assert feature_dependence(few, some, part, 0.0) == evidence_of(some, part, 0.0) == 1
+    assert feature_dependence(some, few, part, 0.0) == evidence_of((some + few) / 2, part, 0.0) < 1
+    assert feature_dependence(lapses_of(0.06), few, part, 0.0) == 1
 
 
 def test_evidence_needs_more_contradicted_labels_than_the_predictions_expect() -> None:
-    part = FOLLOWS._replace(contradicted=0.21, std=0.01, expected=0.16)  # an excess of a quarter
-    assert feature_dependence(lapses_of(0.064), part, 0.0) == pytest.approx(0.5, abs=0.1)  # 0.016: halfway
-    assert feature_dependence(lapses_of(0.064), part._replace(expected=0.1), 0.0) == 1
-    assert feature_dependence(lapses_of(0.05), part, 0.0) == 0
-    assert feature_dependence(lapses_of(0.5), part._replace(expected=0.2), 0.0) == 0  # ambiguous features
+    part = FOLLOWS._replace(contradicted=0.21, std=0.01, expected=1 / 6)  # odds of 1/4 instead of 1/5
+    assert evidence_of(lapses_of(0.058), part, 0.0) == pytest.approx(0.5, abs=0.1)  # 0.0145: halfway
+    assert evidence_of(lapses_of(0.058), part._replace(expected=0.1), 0.0) == 1
+    assert evidence_of(lapses_of(0.049), part, 0.0) == 0
+    assert evidence_of(lapses_of(0.5), part._replace(expected=0.2), 0.0) == 0  # ambiguous features
 
 
 def test_predictions_that_have_learned_uniform_noise_expect_less_than_they_say() -> None:
     part = FOLLOWS._replace(contradicted=0.5, expected=0.4)
-    evidence = feature_dependence(lapses_of(0.5), part, 0.3)  # (0.5 - 0.3) / 0.7 < 0.4
+    evidence = evidence_of(lapses_of(0.5), part, 0.3)  # (0.5 - 0.3) / 0.7 < 0.4
     assert evidence == 0
     learned = part._replace(floor=0.25)  # (0.4 - 0.25) / 0.75 = 0.2 < 0.286
-    assert feature_dependence(lapses_of(0.5), learned, 0.3) == 1
-    assert feature_dependence(lapses_of(0.5), learned._replace(contradicted=0.4), 0.3) == 0
+    assert evidence_of(lapses_of(0.5), learned, 0.3) == 1
+    assert evidence_of(lapses_of(0.5), learned._replace(contradicted=0.4), 0.3) == 0
     unlearned = part._replace(contradicted=0.6, floor=0.25)
-    assert feature_dependence(lapses_of(0.5), unlearned, 0.0) == 1  # there is no noise to learn
-    assert feature_dependence(lapses_of(0.5), part._replace(floor=0.25, expected=0.5), 0.0) == 0
+    assert evidence_of(lapses_of(0.5), unlearned, 0.0) == 1  # there is no noise to learn
+    assert evidence_of(lapses_of(0.5), part._replace(floor=0.25, expected=0.5), 0.0) == 0
 
 
 FACTORS = torch.linspace(0.8, 1.3, QUANTILES, dtype=torch.float64)
@@ -218,7 +230,7 @@ FACTORS = torch.linspace(0.8, 1.3, QUANTILES, dtype=torch.float64)
 def rates_by_lapses(
     pooled: Tensor, networks: Tensor, part: Confident, uniform: float, disputed: float, contradicted: float
 ) -> Tensor:
-    evidence = feature_dependence(pooled, part, uniform)
+    evidence = evidence_of(pooled, part, uniform)
     return noise_rates(pooled, networks, part, evidence, uniform, disputed, contradicted)
 
 
@@ -245,7 +257,7 @@ def test_with_evidence_the_rate_moves_to_the_disputed_labels() -> None:
     lapses = torch.full((QUANTILES,), 0.1, dtype=torch.float64)
     disputed = 0.4 * torch.linspace(0.8, 1.2, QUANTILES, dtype=torch.float64)
     assert rates_by_lapses(lapses, lapses, FOLLOWS, 0.0, 0.4, 0.0).tolist() == pytest.approx(disputed.tolist())
-    half = torch.full_like(lapses, 0.016)  # halfway up the ramp
+    half = torch.full_like(lapses, 0.0145)  # halfway up the ramp
     moved = (half * FACTORS + disputed) / 2
     assert rates_by_lapses(half, lapses * 0, FOLLOWS, 0.0, 0.4, 0.0).tolist() == pytest.approx(moved.tolist())
     assert torch.equal(rates_by_lapses(lapses, lapses, FOLLOWS, 0.0, 0.05, 0.0), lapses * FACTORS)  # never below lapses

@@ -194,7 +194,7 @@ class PosteriorState:
         uniform = self.uniform_noise_rate * (1 - 1 / self.log_probs.shape[1])
         disputed = self._disputed(labels, counted & ~odds.isnan())
         share = float(contradicted.double().mean()) if len(contradicted) else 0.0
-        evidence = feature_dependence((pooled + networks) / 2, self.confident, uniform)
+        evidence = feature_dependence(pooled, networks, self.confident, uniform)
         return noise_rates(pooled, networks, self.confident, evidence, uniform, disputed, share)
 
     def fit_scaling(self, odds: Tensor, labels: Tensor, counted: Tensor) -> PlattScaling:
