@@ -85,7 +85,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         label_issues_: (n,) whether the given label is a label issue, that is, whether another label is suggested.
         noise_rate_: estimated fraction of wrong labels among all labels that are scored and not trusted; NaN if there
             are none.
-        noise_rate_interval_: 93% interval for this fraction. The true fraction may be higher if the noise depends on
+        noise_rate_interval_: interval for this fraction. The true fraction may be higher if the noise depends on
             the features and wrong labels look like ambiguous examples.
         transition_: (k, k) estimated P(given label j | true class i) in row i, column j; each row sums to one.
         annotators_: table of the annotators, as in the ``annotators.csv`` of a run; None if there is one label per

@@ -45,10 +45,10 @@ def export(
     Args:
         run: a finished run, or its folder.
         out: the file to write.
-        form: by default what the suffix says, ``label-studio`` for .json. ``csv``, ``parquet`` and ``jsonl`` hold all
-            columns of ``labels.parquet``; ``label-studio`` and ``argilla`` have a task or record for each label issue,
-            with the suggested label; ``fiftyone`` has the suggested labels of all images. Removed examples are in
-            tables only.
+        form: the format; by default inferred from the suffix, where .json is ``label-studio``. ``csv``, ``parquet`` and
+            ``jsonl`` hold all columns of ``labels.parquet``; ``label-studio`` and ``argilla`` have a task or record for
+            each label issue, with the suggested label; ``fiftyone`` has the suggested labels of all images. Removed
+            examples are in tables only.
         all_examples: Label Studio and Argilla: all examples instead of label issues.
         prefix: Label Studio and Argilla: a URL or folder to put before each image path.
         data: Label Studio and Argilla: where texts and tables are now, if they have moved.

@@ -84,7 +84,7 @@ class Result(Run):
         return table
 
     def summary(self) -> str:
-        """Return a text that states how many labels are wrong, which other issues were found, and the run folder."""
+        """Return how many labels are wrong, which other issues were found, and the run folder, as text."""
         lines = [f"{self.result['data']}: {self.label_summary}" if self.memory is None else str(self.label_summary)]
         others = self.result["other_issues"] or {}
         lines += [f"  {name.replace('_', ' ')}: {count:,}" for name, count in others.items() if count]
@@ -162,7 +162,7 @@ class Scores:
         return as_frame(rank_labels(self.table), self.memory)
 
     def summary(self) -> str:
-        """Return a text that states how many labels are wrong."""
+        """Return how many labels are wrong, as text."""
         return str(self.label_summary)
 
     def _repr_html_(self) -> str:

@@ -29,7 +29,7 @@ def sweep(
     ] = None,
     data_root: Annotated[Path, typer.Option(help="Folder that data paths in grids are relative to.")] = Path(),
     keep: Annotated[
-        str, typer.Option(help="Files to keep: all (all files except checkpoints) or results.", metavar="WHAT")
+        str, typer.Option(help="Files to keep: all (except checkpoints) or results.", metavar="WHAT")
     ] = "all",
     device: Device = "auto",
     dry_run: Annotated[

@@ -64,7 +64,8 @@ class DataOptions(ImageOptions):
     annotator_columns: CommaSeparated = ()
     """Tables and manifests: the label columns of the annotators, such as a,b,c; a missing label is an empty cell."""
     unlabeled: str | None = None
-    """Value that means no label, such as -1, in addition to empty cells. These examples get a suggested label."""
+    """Value that means no label, such as -1, in addition to empty cells. Examples without a label get a
+    suggested label."""
     reviewed: str | None = None
     """A table (index or path, label) of reviewed labels, which are never changed."""
     limit: PositiveInt | None = None
@@ -77,7 +78,8 @@ class DataOptions(ImageOptions):
     """Treat classes as ordered, by number or as listed in `classes`. Confusing neighboring classes is then a smaller
     error."""
     val_fraction: float = Field(0.1, ge=0.0, lt=1.0)
-    """Share of the training examples held out for validation, stratified by given label; ignored with a `val` split."""
+    """Share of the training examples held out for validation, stratified by given label; ignored if the data
+    has a `val` split."""
     groups: str | None = None
     """Column, array or file with the group of each example; a group is never split between training and validation."""
     standardize: Literal["per-feature", "global", "auto", "off"] = "per-feature"

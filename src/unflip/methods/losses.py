@@ -160,7 +160,7 @@ class ELRLoss(_Loss):
         self.register_buffer("seen", torch.zeros(num_examples, 1), persistent=False)  # since the last step
 
     def forward(self, logits: Tensor, labels: Tensor, index: Tensor) -> Tensor:
-        """Return the loss of logits (b, k) for labels (b,); ``index`` (b,) are the numbers of the examples."""
+        """Return the loss of logits (b, k) for labels (b,); ``index`` (b,) holds the indices of the examples."""
         probs = logits.softmax(1)
         targets = self.targets[index]
         if self.training:

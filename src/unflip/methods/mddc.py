@@ -63,10 +63,10 @@ class SampleOptions(Options):
     """Number of sampled features, and training of the head on them."""
 
     sample_fraction: Annotated[float, Field(gt=0.0, le=10.0)] | Literal["auto"] = 0.10
-    """lambda, the number of samples per epoch as a fraction of the training examples; the same number for every class,
-    since the paper gives only the total."""
+    """lambda, the number of samples per epoch as a fraction of the number of training examples; divided equally among
+    the classes."""
     head_lr: float = Field(1e-4, gt=0.0)
-    """Initial learning rate of the head's optimizer; without a preset, the learning rate of the run."""
+    """Initial learning rate of the head's optimizer; by default that of the run, unless a preset sets it."""
     head_momentum: float = Field(0.9, ge=0.0, lt=1.0)
     """Momentum of the head's optimizer."""
 

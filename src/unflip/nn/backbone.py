@@ -202,7 +202,8 @@ class PretrainedOptions(Options):
     pretrained: bool = True
     """Start from the published weights; `--from-scratch` starts from random ones."""
     freeze_epochs: NonNegativeInt | None = None
-    """Number of epochs in which only the head is trained at first; by default a tenth of all epochs, at least one."""
+    """Number of epochs at the start in which only the head is trained; by default a tenth of all epochs, at
+    least one."""
     backbone_lr_scale: float = Field(0.1, gt=0.0, le=1.0)
     """Learning rate of the pretrained layers, relative to that of the head."""
 

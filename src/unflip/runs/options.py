@@ -26,11 +26,12 @@ class OptimizerOptions(Options):
     weight_decay: float = Field(5e-4, ge=0.0)
     """L2 penalty on all weights."""
     schedule: Literal["milestones", "cosine"] = "milestones"
-    """Learning rate schedule: steps at `milestones`, or a cosine to 0 after one epoch of warm-up from `lr` / 10."""
+    """Learning rate schedule: steps at `milestones`, or a cosine decay to 0 after one epoch of warm-up from
+    `lr` / 10."""
     milestones: tuple[PositiveInt, ...] = (40, 80)
     """Epochs after which the learning rate is multiplied by `gamma`."""
     gamma: float = Field(0.5, gt=0.0, le=1.0)
-    """Factor of the learning rate at each milestone."""
+    """Factor by which the learning rate is multiplied at each milestone."""
     lr_warmup: NonNegativeInt = 0
     """Number of epochs of linear learning rate warm-up; ignored by `cosine`."""
 
