@@ -170,12 +170,8 @@ def test_the_means_are_those_of_the_studies(monkeypatch: pytest.MonkeyPatch) -> 
     lines = read_results([RESULTS / "features.jsonl", RESULTS / "cleanlab.jsonl"])
     names = [name for name in [*methods.names(), "cleanlab"] if name in {line["axes"]["method"] for line in lines}]
 
-    latest = read_results([RESULTS / "features-unflip.jsonl"])
-
     def features(table: str, show: str) -> dict[str, str]:
         means = dict(compare(paper_table(table), lines, show=show, methods=names).mean())
-        if table == "1":
-            means |= compare(paper_table(table), latest, show=show, methods=["unflip"]).mean()
         return {name: str(number.mean) for name, number in means.items() if number}
 
     test, labels, quality, hybrid = (

@@ -194,21 +194,28 @@ def test_evidence_needs_lapses_that_nothing_else_explains() -> None:
     assert evidence_of(lapses, part._replace(uniform=0.5), 0.0) == 0
     assert evidence_of(lapses, part._replace(by_class=0.5, purity=0.9), 0.0) == 0  # so does noise by class
     assert evidence_of(lapses, part._replace(by_class=0.5, purity=0.5), 0.0) == 1  # of too many targets
-    assert 0 < evidence_of(lapses_of(0.086), part._replace(by_class=0.5, purity=0.755), 0.0) < 1
+    assert 0 < evidence_of(lapses_of(0.0868), part._replace(by_class=0.5, purity=0.755), 0.0) < 1
 
 
 def test_networks_tell_lapses_that_pooled_views_hide() -> None:
-    few, some, part = lapses_of(0.0), lapses_of(0.03), FOLLOWS._replace(contradicted=0.2)
+    few, some, part = lapses_of(0.0), lapses_of(0.0148), FOLLOWS._replace(contradicted=0.2)
     assert feature_dependence(few, some, part, 0.0) == evidence_of(some, part, 0.0) == 1
     assert feature_dependence(some, few, part, 0.0) == evidence_of((some + few) / 2, part, 0.0) < 1
     assert feature_dependence(lapses_of(0.06), few, part, 0.0) == 1
 
 
+def test_labels_that_the_class_explains_are_less_evidence() -> None:
+    part = FOLLOWS._replace(contradicted=0.2, purity=0.5)
+    assert 0 < evidence_of(lapses_of(0.0124), part, 0.0) < evidence_of(lapses_of(0.013), part, 0.0) == 1
+    assert evidence_of(lapses_of(0.013), part._replace(by_class=0.3), 0.0) == 0  # 0.7 ** 1.5 of it
+    assert evidence_of(lapses_of(0.0149), part._replace(by_class=0.3), 0.0) == 1
+
+
 def test_evidence_needs_more_contradicted_labels_than_the_predictions_expect() -> None:
-    part = FOLLOWS._replace(contradicted=0.21, std=0.01, expected=1 / 6)  # odds of 1/4 instead of 1/5
-    assert evidence_of(lapses_of(0.058), part, 0.0) == pytest.approx(0.5, abs=0.1)  # 0.0145: halfway
-    assert evidence_of(lapses_of(0.058), part._replace(expected=0.1), 0.0) == 1
-    assert evidence_of(lapses_of(0.049), part, 0.0) == 0
+    part = FOLLOWS._replace(contradicted=0.21, std=0.01, expected=1 / 6)  # an excess of a fifth
+    assert evidence_of(lapses_of(0.0368), part, 0.0) == pytest.approx(0.5, abs=0.1)  # 0.0024: halfway
+    assert evidence_of(lapses_of(0.0368), part._replace(expected=0.1), 0.0) == 1
+    assert evidence_of(lapses_of(0.03), part, 0.0) == 0
     assert evidence_of(lapses_of(0.5), part._replace(expected=0.2), 0.0) == 0  # ambiguous features
 
 
@@ -257,7 +264,7 @@ def test_with_evidence_the_rate_moves_to_the_disputed_labels() -> None:
     lapses = torch.full((QUANTILES,), 0.1, dtype=torch.float64)
     disputed = 0.4 * torch.linspace(0.8, 1.2, QUANTILES, dtype=torch.float64)
     assert rates_by_lapses(lapses, lapses, FOLLOWS, 0.0, 0.4, 0.0).tolist() == pytest.approx(disputed.tolist())
-    half = torch.full_like(lapses, 0.0145)  # halfway up the ramp
+    half = torch.full_like(lapses, 0.0124)  # halfway up the ramp
     moved = (half * FACTORS + disputed) / 2
     assert rates_by_lapses(half, lapses * 0, FOLLOWS, 0.0, 0.4, 0.0).tolist() == pytest.approx(moved.tolist())
     assert torch.equal(rates_by_lapses(lapses, lapses, FOLLOWS, 0.0, 0.05, 0.0), lapses * FACTORS)  # never below lapses

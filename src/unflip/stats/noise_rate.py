@@ -28,7 +28,8 @@ _CONFIDENT, _MOST_CONFIDENT = 0.25, 0.01  # fractions of the examples that count
 _ROUNDS = 100
 _PSEUDOCOUNT = 0.5  # labels of each kind that are added to those observed
 _PURITY = (0.65, 0.8)  # of labels explained by the class: not, and surely, class-conditional noise
-_UNEXPLAINED = (0.0125, 0.0165)  # unexplained lapses times excess: no evidence, full evidence
+_UNEXPLAINED = (0.0021, 0.0027)  # product of three signs: no evidence below, full evidence above
+_SMALL_LAPSE = 0.01
 _MIN_PER_CLASS = 4.0  # contradicted labels that evidence takes
 _INACCURACY = (0.8, 1.3)  # noise rate, relative to its estimate without evidence
 _DISPUTED = (0.8, 1.2)  # wrong labels, relative to disputed ones, if noise follows the features
@@ -136,27 +137,30 @@ def _explain(pairs: Tensor, by_example: Tensor, num_classes: int) -> tuple[float
 def feature_dependence(pooled: Tensor, networks: Tensor, part: Confident, uniform: float) -> float:
     """Return the evidence that noise follows the features, from 0 (none) to 1.
 
-    Two signs are multiplied. The first is lapses, at their lower quartile, beyond uniform noise (at least a fraction
-    ``uniform`` of all labels) and class-conditional noise: those of the networks, or the mean of both where the pooled
-    views have more. Views that were scaled to the labels can hide lapses. The second is the :func:`_excess` of
-    contradicted labels: if features are ambiguous, predictions are uncertain, too. Class-conditional noise has few
-    targets: where labels are explained by the class, but spread over many, noise follows the features. See
-    :func:`noise_rates` for the arguments.
+    Three signs are multiplied, the last two to the power 1.5:
+
+    - Lapses, at their lower quartile, beyond uniform noise (at least a fraction ``uniform`` of all labels),
+      class-conditional noise and 1 %: lapses of the networks, or the mean of both where the pooled views have more.
+      Views that were scaled to the labels can hide lapses.
+    - The :func:`_excess` of contradicted labels. If features are ambiguous, predictions are uncertain, too.
+    - The fraction of contradicted labels that the predicted class does not explain. Class-conditional noise has few
+      targets: where labels are explained by the class, but spread over many, they still count as lapses.
+
+    See :func:`noise_rates` for the arguments.
     """
     if part.per_class < _MIN_PER_CLASS:
         return 0.0
     lapses = (networks + networks.maximum(pooled)) / 2
-    lapse = float(lapses[len(lapses) // 4]) - _explained(part, uniform)
-    return _ramp(_excess(part, uniform) * max(0.0, lapse), *_UNEXPLAINED)
+    lapse = max(0.0, float(lapses[len(lapses) // 4]) - _explained(part, uniform) - _SMALL_LAPSE)
+    return _ramp((_excess(part, uniform) * (1 - part.by_class)) ** 1.5 * lapse, *_UNEXPLAINED)
 
 
 def _excess(part: Confident, uniform: float) -> float:
     """Return by how much confidently predicted labels are contradicted more often than predictions expect, 0 to 1.
 
-    The odds of a contradiction relative to those that predictions expect, less 1, both without noise that the features
-    do not tell: labels without those that uniform and class-conditional noise explain, a standard error more of them,
-    and a standard error less of all that are contradicted; predictions without the uniform noise that they have
-    learned, which no confidence is free of.
+    Relative to what they expect, both without noise that the features do not tell: labels without those that uniform
+    and class-conditional noise explain, a standard error more of them, and a standard error less of all that are
+    contradicted; predictions without the uniform noise that they have learned, which no confidence is free of.
     """
     explained = _explained(part, uniform)
     explained += part.std * math.sqrt(explained / max(part.contradicted, 1e-9))
@@ -164,11 +168,7 @@ def _excess(part: Confident, uniform: float) -> float:
     learned = min(part.floor, uniform)
     contradicted = (part.contradicted - part.std - explained) / (1 - explained)
     expected = (part.expected - learned) / (1 - learned)
-    return min(1.0, max(0.0, _odds(contradicted) / max(_odds(expected), 1e-9) - 1))
-
-
-def _odds(prob: float) -> float:
-    return max(0.0, prob) / max(1 - prob, 1e-9)
+    return min(1.0, max(0.0, contradicted / max(expected, 1e-9) - 1))
 
 
 def _explained(part: Confident, uniform: float) -> float:
