@@ -67,6 +67,9 @@ class DataOptions(ImageOptions):
     """Value that means no label, such as -1, in addition to empty cells. These examples get a suggested label."""
     reviewed: str | None = None
     """A table (index or path, label) of reviewed labels, which are never changed."""
+    changes: str | None = None
+    """The list of changes that `apply` wrote with the data, which has the labels given before and the reviewed labels.
+    `clean` finds this list next to the data."""
     limit: PositiveInt | None = None
     """Number of training examples to use, from the start of the training set; by default all."""
     per_class: PositiveInt | None = None
