@@ -4,9 +4,9 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +16,12 @@ from unflip.data.arrays import Array
 from unflip.data.dataset import Dataset, joined_names
 from unflip.data.files import is_image
 from unflip.data.labeling import content_kind, contents_of
-from unflip.data.labels import LABEL, REMOVE, read_reviewed
+from unflip.data.labels import LABEL, LISTED, REMOVE, REVIEWED, before_apply, read_reviewed
 from unflip.data.loaders import load_raw, target_suffixes
 from unflip.data.matching import Keys, Matcher
 from unflip.data.memory import InMemory, as_table, in_memory, new_labels, relabeled, with_columns_of, write_data
 from unflip.data.options import DataOptions
-from unflip.data.rewrite import CHANGES, MARKER, NewLabels, by_row, class_numbers, new_cells, rewrite
+from unflip.data.rewrite import CHANGES, MARKER, NewLabels, by_row, class_numbers, find_changes, new_cells, rewrite
 from unflip.encoders.table import with_contents
 from unflip.errors import ConfigError, InputError, UnflipWarning, count_of
 from unflip.files import OwnedFolder
@@ -30,21 +30,23 @@ from unflip.review.review import finished_run, saved_decisions, settled
 from unflip.runs import layout
 from unflip.runs.config import check_section
 from unflip.runs.folder import Run
-from unflip.runs.labels import REMOVED, label_issue_mask, write_table
+from unflip.runs.labels import label_issue_mask, write_table
 from unflip.runs.layout import check_output
 
-_REASONS = ("reviewed", "listed", "label issue", "suggested label")  # of a change
+_REASONS = (REVIEWED, LISTED, "label issue", "suggested label")  # of a change
 _REVIEWED, _LISTED, _ISSUE, _FILLED = range(len(_REASONS))
 
 
-class Applied(NamedTuple):
+@dataclass(frozen=True)
+class Applied:
     """Corrected data."""
 
-    data: Any
+    data: Any = field(repr=False)
     """The file or folder that was written, or the corrected copy of data in memory."""
-    changes: pa.Table
-    """One row per change, with the columns ``index``, ``path`` or ``id``, ``given_label``, ``label``, ``decision``
-    (``label`` or ``remove``), ``reason``, ``label_quality`` and ``digest``; also written as changes.csv."""
+    changes: pa.Table = field(repr=False)
+    """One row per change or review decision, with the columns ``index``, ``path`` or ``id``, ``given_label``,
+    ``label``, ``decision`` (``label`` or ``remove``), ``reason``, ``label_quality`` and ``digest``; also written as
+    changes.csv."""
     relabeled: int
     """Number of labels that changed."""
     dropped: int
@@ -83,7 +85,7 @@ def apply(
     run, chosen = finished_run(Path(run)) if isinstance(run, str | Path) else run, check_section(ApplyOptions, options)
     fixes, memory = corrections(run, chosen), memory_for(run, data, label_column)
     with _opened(run, data, memory) as (raw, place):
-        new, changes, missing = _place(run, raw, fixes)
+        new, changes, missing = _place(run, raw, place.path, fixes)
         relabeled_count = sum(int((part.changed & part.keep).sum()) for part in new.values())
         dropped = sum(int((~part.keep).sum()) for part in new.values())
         fixed: Any = out
@@ -112,7 +114,7 @@ def _write(
     *,
     force: bool,
 ) -> tuple[pa.Table, Path]:
-    """Write the data and its changes; return these, for class folders with the new paths, and their file."""
+    """Write the data and its changes; return these, with the new paths of files that have moved, and their file."""
     suffixes, folder = target_suffixes(place), OwnedFolder(out, MARKER)
     listed = out.with_suffix(f".{CHANGES}") if suffixes else out / CHANGES
     if suffixes:
@@ -125,7 +127,7 @@ def _write(
         if folder.is_marked:
             folder.check_all_ours()
     moved = rewrite(raw, place, out, new, classes, keep_given_as=chosen.keep_given_as, copy=chosen.copy_files)
-    if not suffixes:
+    if moved or not suffixes:
         changes = changes.append_column("new_path", pa.array([moved.get(name) for name in changes[1].to_pylist()]))
     write_table(listed, changes)
     return changes, listed
@@ -171,7 +173,9 @@ def corrections(run: Run, chosen: ApplyOptions) -> Corrections:
         labels, keep = np.where(found >= 0, found, given), ~removed
         reasons[(found >= 0) | removed] = _LISTED
         return Corrections(examples.keys, labels, keep, reasons, quality)
-    for index, label in reviewed_labels(run, examples).items():
+    with saved_decisions(run.folder, examples.keys) as decisions:
+        reviewed = settled(examples, decisions)
+    for index, label in reviewed.items():
         labels[index], keep[index] = (given[index], False) if label is None else (label, True)
         reasons[index] = _REVIEWED
     if chosen.only is None:
@@ -190,16 +194,6 @@ def corrections(run: Run, chosen: ApplyOptions) -> Corrections:
     return Corrections(examples.keys, labels, keep, reasons, quality)
 
 
-def reviewed_labels(run: Run, examples: Examples) -> dict[int, int | None]:
-    """Return the reviewed label of examples by index, None for removed ones: of the run's file, and of its review."""
-    with saved_decisions(run.folder, examples.keys) as decisions:
-        if decisions is not None:
-            return settled(examples, decisions)
-    current = examples.columns["current_label"]
-    rows = np.flatnonzero(examples.reviewed).tolist()
-    return {row: None if examples.splits[row] == REMOVED else int(current[row]) for row in rows}
-
-
 def memory_for(run: Run, data: Any, label_column: str | None = None) -> InMemory | None:
     """Return data in memory, with the label column and the ignored columns of a run's own; None for a path."""
     memory = in_memory(data, label_column)
@@ -214,10 +208,13 @@ def _opened(run: Run, data: Any, memory: InMemory | None) -> Iterator[tuple[Data
         yield load_raw(options), options
 
 
-def _place(run: Run, raw: Dataset, fixes: Corrections) -> tuple[dict[str, NewLabels], pa.Table, int]:
+def _place(run: Run, raw: Dataset, path: str, fixes: Corrections) -> tuple[dict[str, NewLabels], pa.Table, int]:
     """Find a run's examples in data; return the new labels of each split, the changes, and how many are missing."""
     keys = keys_of(raw, run.class_names)
-    new, source, missing = _match(run, keys, fixes)
+    own = keys.given
+    if run.config.common.data.changes is not None and (changes := find_changes(path)) is not None:
+        keys = keys._replace(given=before_apply(changes, keys)[0].numpy())
+    new, source, missing = _match(run, keys, fixes, own)
     cut = len(raw.train.inputs)
     splits = {"train": NewLabels(*(column[:cut] for column in new))}
     if raw.val is not None:
@@ -225,24 +222,25 @@ def _place(run: Run, raw: Dataset, fixes: Corrections) -> tuple[dict[str, NewLab
     return splits, _list_changes(run, keys, new, fixes, source), missing
 
 
-def _match(run: Run, keys: Keys, fixes: Corrections) -> tuple[NewLabels, Array, int]:
+def _match(run: Run, keys: Keys, fixes: Corrections, own: Array) -> tuple[NewLabels, Array, int]:
     """Return the new labels of examples (n,), the row of each in the run (n,), -1 where nothing changes, and how many
     of the run's changes concern examples that are not in the data, or that several may be.
 
-    A suggested label does not replace one that has changed since the run. Where the run's labels came from another
-    file or are those of a majority, all of them are written.
+    Where the data's own labels (n,) are earlier suggestions, the given ones take their place. A suggested label does
+    not replace one that has changed since the run. Where the run's labels came from another file or are those of a
+    majority, all of them are written.
     """
     elsewhere = run.config.common.data.labels is not None or layout.ANNOTATORS in run.owned()
-    new = NewLabels(keys.given, np.full(len(keys.given), -1), np.ones(len(keys.given), bool))
-    rows = np.arange(len(fixes.labels)) if elsewhere else np.flatnonzero(fixes.changed)
+    new = NewLabels(own, np.where(keys.given == own, -1, keys.given), np.ones(len(own), bool))
+    rows = np.flatnonzero(fixes.changed | (fixes.reasons == _REVIEWED) | elsewhere)
     matcher, source, missing = Matcher(keys), np.full(len(keys.given), -1), 0
     for row in rows.tolist():
         place = matcher.find(fixes.keys.reference(row))
         if place is None:
-            missing += 1
+            missing += int(fixes.changed[row])
             continue
         unchanged = elsewhere or keys.given[place] in (-1, fixes.keys.given[row])
-        if unchanged or fixes.reasons[row] != _ISSUE:
+        if unchanged or fixes.reasons[row] < _ISSUE:
             new.new[place], new.keep[place], source[place] = fixes.labels[row], fixes.keep[row], row
     return new, source, missing
 
@@ -259,8 +257,9 @@ def keys_of(raw: Dataset, classes: Sequence[str]) -> Keys:
 
 
 def _list_changes(run: Run, keys: Keys, new: NewLabels, fixes: Corrections, source: Array) -> pa.Table:
-    """Return the list of changes, in the order of the data."""
-    rows = np.flatnonzero(new.changed | ~new.keep)
+    """Return the list of changes and decisions, in the order of the data."""
+    labels, is_reviewed = np.where(new.new < 0, new.own, new.new), fixes.reasons[source] == _REVIEWED
+    rows = np.flatnonzero((source >= 0) & ((labels != keys.given) | ~new.keep | is_reviewed))
     names, origin = pa.array([*run.class_names, None], pa.string()), source[rows]
     dropped = ~new.keep[rows]
     ids = [str(row) for row in rows.tolist()] if keys.ids is None else [keys.ids[row] for row in rows.tolist()]
@@ -268,8 +267,8 @@ def _list_changes(run: Run, keys: Keys, new: NewLabels, fixes: Corrections, sour
     columns = {
         "index": rows,
         "path" if ids and is_image(ids[0]) else "id": pa.array(ids, pa.string()),
-        "given_label": names.take(pa.array(np.where(new.own[rows] < 0, len(names) - 1, new.own[rows]))),
-        "label": names.take(pa.array(np.where(dropped, len(names) - 1, new.new[rows]))),
+        "given_label": names.take(pa.array(np.where(keys.given[rows] < 0, len(names) - 1, keys.given[rows]))),
+        "label": names.take(pa.array(np.where(dropped, len(names) - 1, labels[rows]))),
         "decision": pa.array(np.where(dropped, REMOVE, LABEL).tolist(), pa.string()),
         "reason": pa.array([_REASONS[reason] for reason in fixes.reasons[origin].tolist()], pa.string()),
         "label_quality": pa.array(fixes.quality[origin], from_pandas=True),
@@ -310,11 +309,11 @@ def labels_for(run: Run, dataset: Any, *, label_column: str | None = None, **opt
             raise InputError(f"dataset: none of its classes, such as {own[0]}, is one of the run, such as {classes[0]}")
         numbers = np.array([classes.index(name) if name in classes else -1 for name in [*own, ""]])
         ids = _relative([path for path, _ in files], run.own_data().path, getattr(dataset, "root", ".")) or None
-        new, _, missing = _match(run, Keys(ids, None, numbers[targets], [*classes, ""]), fixes)
+        new, _, missing = _match(run, Keys(ids, None, numbers[targets], [*classes, ""]), fixes, numbers[targets])
         cells = new_cells(targets, new, [own.index(name) if name in own else -1 for name in classes])
     elif (memory := memory_for(run, dataset, label_column)) is not None:
-        with _opened(run, None, memory) as (raw, _):
-            placed, _, missing = _place(run, raw, fixes)
+        with _opened(run, None, memory) as (raw, place):
+            placed, _, missing = _place(run, raw, place.path, fixes)
             new = by_row(raw, placed, classes)
         cells = new_labels(memory, new, classes)
     else:

@@ -21,6 +21,7 @@ from unflip.data.loaders import load_raw
 from unflip.data.matching import Keys
 from unflip.data.memory import ordered_classes, own_annotations, take_memory
 from unflip.data.options import DataOptions, ImageOptions
+from unflip.data.rewrite import find_changes
 from unflip.encoders.base import restore
 from unflip.encoders.table import encode_raw, example_texts
 from unflip.engine.run import train_run
@@ -82,7 +83,8 @@ class CleanPlan:
             done = "" if new == count else f" of {new:,} new images"
             done = done if self.embedding.finished is None else " (cached)"
             steps.insert(0, f"{self.embedding.encoder.describe()[0]}{done}")
-        return f"{self.what}: {', then '.join(steps)}"
+        before = f", given labels and decisions from {changes}" if (changes := common.data.changes) else ""
+        return f"{self.what}{before}: {', then '.join(steps)}"
 
     def execute(self) -> Run:
         """Train, and write the run, its report, the label issues and the other issues; return the run."""
@@ -255,6 +257,9 @@ def plan_cleaning(data: str | Path, out: str | Path, *, force: bool = False, **o
     merged = layers.merged()
     sections = {"data": merged["data"], "embedding": embedding_tree}
     raw, data_options, backbone = read_data(data, sections, layers.typed("data"))
+    if data_options.labels is None and data_options.annotations is None:
+        changes = find_changes(raw.images_path or str(data))
+        data_options = data_options.model_copy(update={"changes": changes and str(changes)})
     examples = choose_labels(raw, data_options)[0].train
     classes = len(examples.class_numbers[examples.class_numbers >= 0].unique())
     count = len(examples.inputs) + (len(raw.val.inputs) if raw.val else 0)
@@ -305,20 +310,15 @@ def _check_labels(embedding: EmbedPlan, options: DataOptions) -> None:
 
     With ``skip_broken``, the rows that reviewed labels refer to are not known yet, nor are the images' digests.
     """
-    reviewed = options.reviewed
-    if reviewed is not None and (options.skip_broken or _has_digests(Path(reviewed))):
-        reviewed = None
-    own = options.model_copy(update={"reviewed": reviewed, "standardize": "off"})
+    path = Path(options.reviewed or "")
+    has_digests = path.suffix.lower() in (".csv", ".parquet") and "digest" in column_names(path, f"reviewed {path}")
+    reviewed = None if options.skip_broken or has_digests else options.reviewed
+    own = options.model_copy(update={"reviewed": reviewed, "changes": None, "standardize": "off"})
     sets = {
         name: replace(part, inputs=np.arange(len(part.inputs), dtype=np.float32)[:, None])
         for name, part in embedding.sets.items()
     }
     label_data(replace(embedding.raw.with_parts(sets), normalization=None), own)
-
-
-def _has_digests(reviewed: Path) -> bool:
-    what = f"reviewed {reviewed}"
-    return reviewed.suffix.lower() in (".csv", ".parquet") and "digest" in column_names(reviewed, what)
 
 
 def _pictures(features: Dataset) -> dict[str, Inputs]:

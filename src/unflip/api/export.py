@@ -16,14 +16,8 @@ from unflip.runs.folder import Run, as_run
 from unflip.runs.labels import REMOVED, names_of, write_table
 from unflip.runs.layout import check_output
 
-_SUFFIXES = {
-    "csv": (".csv",),
-    "parquet": (".parquet",),
-    "jsonl": (".jsonl",),
-    "label-studio": (".json",),
-    "fiftyone": (".json",),
-    "argilla": (".json",),
-}
+_SUFFIXES = {name: f".{name}" for name in ("csv", "parquet", "jsonl")}
+_SUFFIXES |= dict.fromkeys(("label-studio", "fiftyone", "argilla"), ".json")
 FORMATS = tuple(_SUFFIXES)
 _TASKS = ("label-studio", "argilla")  # for people to label
 
@@ -59,10 +53,10 @@ def export(
     """
     run, out = as_run(run), Path(out)
     if form is None:
-        form = next((name for name, suffixes in _SUFFIXES.items() if out.suffix.lower() in suffixes), "csv")
+        form = next((name for name, suffix in _SUFFIXES.items() if suffix == out.suffix.lower()), "csv")
     if form not in FORMATS:
         raise ConfigError(unknown("format", form, FORMATS))
-    check_output(out, _SUFFIXES[form], force=force)
+    check_output(out, (_SUFFIXES[form],), force=force)
     if (prefix or data is not None or all_examples) and form not in _TASKS:
         raise ConfigError(f"--all, --prefix and --data are for the formats {' and '.join(_TASKS)}, not {form}")
     table, issues = run.labels(), run.other_issues()

@@ -1,7 +1,7 @@
 """predict: class probabilities of new examples by a finished run's model."""
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -39,14 +39,14 @@ _MAX_COLUMNS = 10  # column names in an error
 class Prediction:
     """Class probabilities (n, k) of n examples, with the ids of the examples and the class names."""
 
-    ids: list[str]
-    probs: Tensor
+    ids: list[str] = field(repr=False)
+    probs: Tensor = field(repr=False)
     class_names: list[str]
     skipped: tuple[Skipped, ...] = ()
     """Images that could not be read and have no prediction."""
     remarks: tuple[str, ...] = ()
     """Messages about unknown categories and missing values in the new examples."""
-    given: Array | None = None
+    given: Array | None = field(default=None, repr=False)
     """The labels (n,) in the data, if it has any."""
 
     @property

@@ -228,10 +228,9 @@ def read_all(files: ImageFiles, frame: ResizeCrop | None, pool: Executor, track:
             elif (size := upright_size(image)) == (width, height):
                 content = np.asarray(to_upright_rgb(image))
             else:
-                raise OtherSizeError(
-                    f"{files.where(index)}: {size[0]}x{size[1]} pixels, {files.path(0)} has {width}x{height}; "
-                    f"to resize all of them: --set data.image_size={min(width, height)}"
-                )
+                sizes = f"{size[0]}x{size[1]} pixels, {files.path(0)} has {width}x{height}"
+                how = f"to resize all of them: --set data.image_size={min(width, height)}"
+                raise OtherSizeError(f"{files.where(index)}: {sizes}; {how}")
             pixels[index] = content.transpose(2, 0, 1)
 
     for _ in track(_each(pool, read, len(files)), "reading images", len(files)):

@@ -88,10 +88,8 @@ def check_broken(part: str, files: ImageFiles, wrong: Mapping[int, str], options
     if not options.skip_broken:
         raise BrokenImageError(files, index, reason, len(wrong) - 1)
     if len(wrong) == len(files) or len(wrong) >= options.max_broken * len(files):
-        raise InputError(
-            f"'{part}': {len(wrong)} of its {len(files)} images cannot be read, the first: {files.where(index)}: "
-            f"{reason}; fix or remove them (data.max_broken = {options.max_broken:g})"
-        )
+        first = f"{files.where(index)}: {reason}; fix or remove them (data.max_broken = {options.max_broken:g})"
+        raise InputError(f"'{part}': {len(wrong)} of its {len(files)} images cannot be read, the first: {first}")
 
 
 def _choose_frame(files: ImageFiles, options: ImageOptions, pool: Executor) -> ResizeCrop | None:

@@ -21,6 +21,7 @@ from unflip.data.labels import (
     are_misleading,
     are_names,
     as_names,
+    before_apply,
     find_classes,
     missing_labels,
     number_names,
@@ -82,12 +83,18 @@ def label_data(
     count = len(ready["train"].class_numbers)
     every = count + (len(ready["val"].class_numbers) if "val" in ready else 0)
     reviewed, removed, weights = None, torch.zeros(every, dtype=torch.bool), None
-    if options.reviewed is not None:
+    if options.changes is not None or options.reviewed is not None:
         whole = replace(raw.with_parts(ready), content_kind=kind, tests={}).joined()
         classes = raw.class_names or [str(i) for i in range(raw.num_classes)]
         keys = Keys(whole.ids, whole.content_digests(), whole.given.numpy(), classes)
-        reviewed, removed, weights, given = read_reviewed(Path(options.reviewed), keys)
-        ready["train"] = replace(ready["train"], labels=given[:count].numpy())
+        if options.changes is not None:  # the labels of the review replace those of the list
+            given, reviewed = before_apply(Path(options.changes), keys)
+            keys = keys._replace(given=given.numpy())
+        if options.reviewed is not None:
+            chosen, removed, weights, given = read_reviewed(Path(options.reviewed), keys)
+            reviewed = chosen if reviewed is None else torch.where((chosen >= 0) | removed, chosen, reviewed)
+        parts = zip(("train", "val"), np.split(given.numpy(), [count]), strict=True)
+        ready |= {key: replace(ready[key], labels=labels) for key, labels in parts if key in ready}
     return replace(
         raw.with_parts(ready),
         clean_val=raw.val is not None and (raw.clean_val or train.truth is not None),
@@ -206,10 +213,9 @@ def _other_labels(raw: Dataset, train: Split, options: DataOptions, what: str) -
         labels = read_labels(Path(chosen), raw.ids, names, len(raw.train.inputs))
     labels = _one_per_example(labels, train, options, what, "labels")
     if are_misleading(names) and len(labels) and not are_names(labels):
-        raise InputError(
-            f"{what}: numbers such as {labels[0]} are ambiguous, since the classes are called "
-            f"{', '.join(names[:_LISTED])}; give class names"
-        )
+        called = ", ".join(names[:_LISTED])
+        told = f"numbers such as {labels[0]} are ambiguous, since the classes are called {called}"
+        raise InputError(f"{what}: {told}; give class names")
     return labels
 
 
@@ -284,10 +290,9 @@ def _check_kinds(raw: Dataset, what: str) -> None:
         others = {what: train.labels, **others}
     for name, labels in others.items():
         if labels is not None and len(labels) and len(own) and are_names(labels) != are_names(own):
-            raise InputError(
-                f"{name}: labels such as {labels[0]}, but the data's own are such as {own[0]}; name the numbers: "
-                """--set 'data.classes=["NAME OF 0", "NAME OF 1", ...]'"""
-            )
+            told = f"labels such as {labels[0]}, but the data's own are such as {own[0]}"
+            how = """--set 'data.classes=["NAME OF 0", "NAME OF 1", ...]'"""
+            raise InputError(f"{name}: {told}; name the numbers: {how}")
 
 
 def _warn_of_one_class(names: Sequence[str], what: str) -> None:

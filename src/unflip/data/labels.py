@@ -6,6 +6,7 @@ import json
 import warnings
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from unicodedata import normalize
@@ -26,6 +27,8 @@ NAMING = ("index", "path", "id")
 """Columns that identify the example of a row."""
 LABEL, REMOVE = "label", "remove"
 """Values of the column ``decision``: the example has this label, or is removed."""
+REVIEWED, LISTED = "reviewed", "listed"
+"""Reasons of changes that are no suggestions: a decision of a reviewer, or a list of labels."""
 _LISTED = 5  # examples without a label that an error lists
 _COMPARED = 50  # classes that an error compares with
 _REMOVED = -1  # stands for a label
@@ -85,9 +88,8 @@ def _read_label_csv(path: Path, ids: Sequence[str] | None, count: int | None, wh
     last = max(rows, default=-1)
     if missing := [place for place in range(last) if place not in rows]:
         named = ", ".join(str(place) if ids is None else f"'{ids[place]}'" for place in missing[:_LISTED])
-        raise InputError(
-            f"{what}: no label for {count_of(len(missing), 'example')} such as {named}; every example needs one"
-        )
+        lacking = f"{count_of(len(missing), 'example')} such as {named}"
+        raise InputError(f"{what}: no label for {lacking}; every example needs one")
     return [cells[rows[place]] for place in range(last + 1)]
 
 
@@ -307,12 +309,38 @@ def read_reviewed(path: Path | pa.Table, keys: Keys, what: str = "") -> Reviewed
         if before != label:
             raise InputError(f"{what}, row {row}: example {index} has another label in row {first}; keep one of them")
         labels[index], removed[index] = label, decision == REMOVE
-        if (before := _class_of(wanted.given, known)) is not None and 0 <= before < len(names):
-            given[index] = before
+        if (own := _class_of(wanted.given, known)) is not None and 0 <= own < len(names):
+            given[index] = own
         if "review_weight" in columns:
             weights[index] = _weight(columns["review_weight"][row], f"{what}, row {row}")
     _tell_unknown(unknown_examples, references, what)
     return Reviewed(labels, removed, weights, given)
+
+
+def before_apply(path: Path, keys: Keys) -> tuple[Tensor, Tensor]:
+    """Return the labels given before ``apply`` wrote the data (n,), and the reviewed ones (n,), -1 without one.
+
+    A model agrees with the labels that it suggested, so that it would hardly find the errors among them. A change
+    counts as long as the data has its label.
+
+    Args:
+        path: the list of changes.
+        keys: what identifies the examples of the data.
+    """
+    columns, _ = read_columns(path, (*NAMING, "new_path", "label", "given_label", "digest", "reason"), str(path))
+    for row, name in enumerate(columns.get("new_path", ())):
+        columns["path"][row] = name or columns["path"][row]
+    known = {name: number for number, name in enumerate(keys.class_names)} | {None: -1}
+    given, reviewed, matcher = torch.tensor(keys.given), torch.full((len(keys.given),), -1), Matcher(keys)
+    rows = zip(_references(columns, keys, str(path)), columns["label"], columns["reason"], strict=True)
+    for wanted, name, reason in rows:
+        index = matcher.find(replace(wanted, given=name)) if name and name in known else None  # "" if it was dropped
+        if index is None or keys.name(index) != name or reason == LISTED:
+            continue
+        given[index] = known.get(wanted.given, keys.given[index])
+        if reason == REVIEWED:
+            reviewed[index] = known[name]
+    return given, reviewed
 
 
 def _weight(cell: Any, where: str) -> float:

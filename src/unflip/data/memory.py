@@ -576,10 +576,9 @@ def dense_rows(features: Any) -> Array:
         rows, columns = features.shape
         needed = rows * columns * features.dtype.itemsize
         if needed > _MAX_DENSE:
-            raise ValueError(
-                f"X: a sparse matrix of {rows:,} x {columns:,} takes {needed / 2**30:,.0f} GiB in full, which networks "
-                "need; reduce its columns first, for instance by TruncatedSVD"
-            )
+            told = f"{rows:,} x {columns:,} takes {needed / 2**30:,.0f} GiB in full, which networks need"
+            how = "reduce its columns first, for instance by TruncatedSVD"
+            raise ValueError(f"X: a sparse matrix of {told}; {how}")
         features = features.toarray()
     return np.require(features, requirements="W")
 

@@ -68,6 +68,9 @@ class DataOptions(ImageOptions):
     suggested label."""
     reviewed: str | None = None
     """A table (index or path, label) of reviewed labels, which are never changed."""
+    changes: str | None = None
+    """The list of changes that `apply` wrote with the data, which has the labels given before and the reviewed labels.
+    `clean` finds this list next to the data."""
     limit: PositiveInt | None = None
     """Number of training examples to use, from the start of the training set; by default all."""
     per_class: PositiveInt | None = None

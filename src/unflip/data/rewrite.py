@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from numbers import Number
 from pathlib import Path, PurePosixPath
@@ -44,6 +45,15 @@ class NewLabels(NamedTuple):
     def changed(self) -> Array:
         """Mask of the labels that change (n,)."""
         return np.asarray((self.new >= 0) & (self.new != self.own))
+
+
+def find_changes(data: str) -> Path | None:
+    """Return the list of changes that ``apply`` wrote with the data, if it did."""
+    for path in (Path(data, CHANGES), Path(data).with_suffix(f".{CHANGES}")):
+        with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
+            if '"given_label","label","decision","reason"' in file.readline():
+                return path
+    return None
 
 
 def class_numbers(labels: Array | None, count: int, classes: Sequence[str], declared: Sequence[str] | None) -> Array:
@@ -89,7 +99,7 @@ def rewrite(
         copy: class folders: copy files instead of linking them.
 
     Returns:
-        Class folders: the new name of each file that moved.
+        The new name of each file that has another one in the new data.
     """
     path, loader = Path(options.path), find_loader(options)
     if loader in FOLDERS:
@@ -98,10 +108,9 @@ def rewrite(
         return _write_folders(raw, path, out, labels, classes, copy=copy)
     if copy:
         raise ConfigError("--copy-files is for folders of images or texts")
-    if loader in ARRAYS:
-        _write_arrays(options, out, labels, classes, keep_given_as)
-    else:
-        _write_table(raw, path, out, labels, classes, keep_given_as)
+    if loader not in ARRAYS:
+        return _write_table(raw, path, out, labels, classes, keep_given_as)
+    _write_arrays(options, out, labels, classes, keep_given_as)
     return {}
 
 
@@ -133,11 +142,13 @@ def by_row(raw: Dataset, labels: Mapping[str, NewLabels], classes: Sequence[str]
 
 def _write_table(
     raw: Dataset, path: Path, out: Path, labels: Mapping[str, NewLabels], classes: Sequence[str], given_as: str | None
-) -> None:
-    """Write a table with the cells of the label column replaced; all other cells stay."""
-    target = _Target(raw.label_column, given_as, by_row(raw, labels, classes), _moved_paths(raw, path, out))
+) -> dict[str, str]:
+    """Write a table with other labels, and return the new paths of images; all other cells stay."""
+    moved, by_place = _moved_paths(raw, path, out)
+    target = _Target(raw.label_column, given_as, by_row(raw, labels, classes), by_place)
     write = {".csv": _write_csv, ".jsonl": _write_jsonl, ".parquet": _write_parquet}[path.suffix.lower()]
     write(path, out, target, classes)
+    return moved
 
 
 class _Target(NamedTuple):
@@ -169,17 +180,18 @@ class _Target(NamedTuple):
         return [*new_cells(np.array(given, object), self.labels, values)]
 
 
-def _moved_paths(raw: Dataset, path: Path, out: Path) -> list[str] | None:
-    """Return the paths of a list of images relative to the new file, by row; None if they stay."""
+def _moved_paths(raw: Dataset, path: Path, out: Path) -> tuple[dict[str, str], list[str] | None]:
+    """Return the paths of a list of images relative to the new file, by their names and by row; None if they stay."""
     files = [part.inputs for part in raw.parts().values() if isinstance(part.inputs, ImageFiles)]
     if not files or path.parent.resolve() == out.parent.resolve():
-        return None
-    moved = {}
+        return {}, None
+    moved, names = {}, {}
     for part in files:
         assert part.rows is not None
         for row, name in zip(part.rows.tolist(), part.names.tolist(), strict=True):
-            moved[row] = name if os.path.isabs(name) else os.path.relpath(path.parent / name, out.parent)  # noqa: PTH117
-    return [Path(moved[row]).as_posix() for row in range(len(moved))]
+            new = name if os.path.isabs(name) else os.path.relpath(path.parent / name, out.parent)  # noqa: PTH117
+            moved[name], names[row] = Path(new).as_posix(), name
+    return moved, [moved[names[row]] for row in range(len(names))]
 
 
 def _write_csv(path: Path, out: Path, target: _Target, classes: Sequence[str]) -> None:

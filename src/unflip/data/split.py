@@ -53,9 +53,8 @@ def _check_groups(labels: Tensor, same: Tensor, name: str) -> None:
     if int((classes.bincount() > 1).sum()) > 1 or int((labels.bincount() > 1).sum()) <= 1:
         return
     whole = f"all {len(labels)} examples" if len(same.unique()) == 1 else "all examples of a class"
-    raise InputError(
-        f"{name}: {whole} are in one group, or copies, so there is nothing to check their labels by; use smaller groups"
-    )
+    told = f"{whole} are in one group, or copies, so there is nothing to check their labels by"
+    raise InputError(f"{name}: {told}; use smaller groups")
 
 
 def untorn(is_val: Tensor, same: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from functools import cache, cached_property, lru_cache
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -175,15 +176,13 @@ class Examples:
     def _rank(self, order: Order) -> Ranking:
         """Put all examples in an order; on demand, as it takes a moment."""
         table = self._run.labels()
-        match order:
-            case Order.LOWEST_QUALITY:
-                return _rank(lowest_quality_first(table), len(self))
-            case Order.INFORMATIVE:
-                return _rank(most_informative_first(table, self.features), len(self))
-            case Order.SAMPLE:
-                return _rank(self.sample.order, len(self))
-            case Order.ANNOTATE:
-                return _rank(self._most_gain_first(table), len(self))
+        orders: dict[Order, Callable[[], Array]] = {
+            Order.LOWEST_QUALITY: lambda: lowest_quality_first(table),
+            Order.INFORMATIVE: lambda: most_informative_first(table, self.features),
+            Order.SAMPLE: lambda: self.sample.order,
+            Order.ANNOTATE: lambda: self._most_gain_first(table),
+        }
+        return _rank(orders[order](), len(self))
 
     def page(
         self,
@@ -223,12 +222,10 @@ class Examples:
         mask: Array = self._is_label_issue | self._is_doubtful if selection.listed else np.ones(len(self), bool)
         if selection.differs:
             mask &= self._is_label_issue
-        given, suggested, either = selection.given, selection.suggested, selection.label_class
-        if given is not None:
-            mask &= self.given == given
-        if suggested is not None:
-            mask &= self.suggested == suggested
-        if either is not None:
+        for labels, wanted in ((self.given, selection.given), (self.suggested, selection.suggested)):
+            if wanted is not None:
+                mask &= labels == wanted
+        if (either := selection.label_class) is not None:
             mask &= (self.given == either) | (self.suggested == either)
         if selection.below is not None:
             mask &= self.columns["label_quality"] < selection.below

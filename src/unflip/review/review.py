@@ -212,15 +212,15 @@ def finished_run(folder: Path) -> Run:
     return run
 
 
-def settled(examples: Examples, decisions: DecisionStore) -> dict[int, int | None]:
+def settled(examples: Examples, decisions: DecisionStore | None) -> dict[int, int | None]:
     """Return the reviewed label of examples, None for removed ones, by index.
 
     Labels reviewed before the run hold until a reviewer changes them or marks them as unsure.
     """
-    current = examples.columns["current_label"]
-    earlier = np.flatnonzero(examples.reviewed & (decisions.states != State.UNSURE)).tolist()
+    current, states = examples.columns["current_label"], State.OPEN if decisions is None else decisions.states
+    earlier = np.flatnonzero(examples.reviewed & (states != State.UNSURE)).tolist()
     labels = {i: None if examples.splits[i] == REMOVED else int(current[i]) for i in earlier}
-    labels |= {row.example: row.label for row in decisions.decided()}
+    labels |= {row.example: row.label for row in (decisions.decided() if decisions else ())}
     return dict(sorted(labels.items()))
 
 

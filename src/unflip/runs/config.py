@@ -97,11 +97,9 @@ class RunConfig:
         needed = 2 * tables * count * num_classes + _MATRIX_BYTES * num_classes**2
         available = total_memory(device)
         if available is not None and needed > available:
-            raise ConfigError(
-                f"{count:,} examples in {num_classes:,} classes take about {needed / 1e9:,.0f} GB with method "
-                f"'{self.common.method}', more than the {available / 1e9:,.0f} GB of memory; merge rare classes, or "
-                "clean groups of similar classes one by one"
-            )
+            size = f"{count:,} examples in {num_classes:,} classes take about {needed / 1e9:,.0f} GB"
+            told = f"with method '{self.common.method}', more than the {available / 1e9:,.0f} GB of memory"
+            raise ConfigError(f"{size} {told}; merge rare classes, or clean groups of similar classes one by one")
 
     def load_data(self, raw: Dataset | None = None, track: Track = untracked) -> Dataset:
         """Read, encode, label and scale the data of the run; ``raw`` is the output of the loader, if there already.
@@ -135,10 +133,9 @@ class RunConfig:
             return None
         for name, array in arrays.items():
             if array.dtype != np.uint8:
-                raise InputError(
-                    f"{common.data.path}, '{name}': type {array.dtype}, and {common.network} needs images of type "
-                    "uint8; if they are normalized already, --set data.standardize=off"
-                )
+                told = f"type {array.dtype}, and {common.network} needs images of type uint8"
+                how = "if they are normalized already, --set data.standardize=off"
+                raise InputError(f"{common.data.path}, '{name}': {told}; {how}")
         if own is not None or arrays["train"].shape[1] == 3:
             return own or IMAGENET
         return Standardization(*(value.mean().view(1, 1, 1) for value in (IMAGENET.mean, IMAGENET.std)))

@@ -246,7 +246,7 @@ class Run:
         own = self.folder / layout.EMBEDDED
         if features.name == layout.EMBEDDED and (origin := read_origin(own) or read_origin(features)) is not None:
             path, column = str(data or origin.data), origin.label_column
-        unused = {"labels": None, "annotations": None, "reviewed": None, "limit": None, "per_class": None}
+        unused = dict.fromkeys(("labels", "annotations", "reviewed", "changes", "limit", "per_class"))
         options = options.model_copy(update=unused | {"path": path, "label_column": options.label_column or column})
         try:
             find_loader(options)
@@ -282,9 +282,8 @@ class Run:
             self._checked(layout.CONFIG)
         self._owner.check(layout.REPLACED if force else ())
         if not (resume or force) and (self.config_path.exists() or self.is_finished):
-            raise RunFolderError(
-                f"{self.folder}: already contains a run; replace it with --force, or resume it with `train --resume`"
-            )
+            how = "replace it with --force, or resume it with `train --resume`"
+            raise RunFolderError(f"{self.folder}: already contains a run; {how}")
         own = [path for path in (self.folder, *map(self.folder.joinpath, layout.REPLACED)) if path.exists()]
         for path in inputs:
             if path.exists() and any(path.samefile(replaced) for replaced in own):

@@ -188,12 +188,8 @@ def list_label_issues(table: pa.Table, id_name: str, texts: Mapping[str, Sequenc
 
 def list_unlabeled(table: pa.Table, id_name: str, texts: Mapping[str, Sequence[str]]) -> pa.Table:
     """Return the content of unlabeled.csv: examples without a label and their most likely class, most likely first."""
-    columns = {
-        "index": table["index"],
-        id_name: table["id"],
-        "suggested_label": names_of(table, "suggested_label"),
-        "probability": table["prob_suggested"],
-    }
+    columns = {"index": table["index"], id_name: table["id"], "suggested_label": names_of(table, "suggested_label")}
+    columns["probability"] = table["prob_suggested"]
     unlabeled = _with_texts(columns, texts).filter(compute.equal(table["split"], UNLABELED))
     return unlabeled.sort_by([("probability", "descending")])
 

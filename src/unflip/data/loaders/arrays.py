@@ -78,9 +78,8 @@ def _check_annotations(data: Dataset, people: Array | None, path: str) -> Datase
         return data
     count, what = len(data.train.inputs), f"{path}, 'train{ANNOTATIONS}'"
     if table.ndim != 2 or len(table) != count or table.shape[1] < 2 or table.dtype.kind not in "iuf":
-        raise InputError(
-            f"{what}: shape {table.shape}, type {table.dtype}; must be class numbers ({count}, annotators)"
-        )
+        kind = f"shape {table.shape}, type {table.dtype}"
+        raise InputError(f"{what}: {kind}; must be class numbers ({count}, annotators)")
     codes = np.nan_to_num(table, nan=-1)
     names = data.class_names or tuple(map(str, range(int(codes.max(initial=-1)) + 1)))
     wrong = ((codes < -1) | (codes >= len(names)) | (codes != np.floor(codes))).any(1)
