@@ -111,6 +111,19 @@ def test_an_example_that_was_left_out_keeps_its_last_probabilities() -> None:
     assert labels.current[40:].tolist() == ((rows[40:] + 1) % CLASSES).tolist()
 
 
+def test_an_example_that_an_epoch_leaves_out_counts_as_in_the_epoch_before() -> None:
+    first, second, third = some_epochs(3)
+    partly, whole, rest = make(window=3), make(window=3), torch.arange(20, COUNT)
+    for labels in (partly, whole):
+        fed(labels, [first, second])
+    partly.record(rest, third[rest])
+    whole.record(torch.arange(COUNT), torch.cat([second[:20], third[20:]]))
+    for labels in (partly, whole):
+        labels.step()
+    quality = whole.to_frame()["label_quality"].to_numpy()
+    assert partly.to_frame()["label_quality"].to_numpy() == pytest.approx(quality, rel=1e-5)
+
+
 def test_an_example_that_was_never_seen_keeps_its_label() -> None:
     for rule in ("ratio", "margin"):
         labels = make(warmup=1, rule=rule)
