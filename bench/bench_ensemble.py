@@ -31,25 +31,31 @@ print(json.dumps({"seconds": time.process_time() - started, "gb": peak(), "impor
 """
 
 
-def make(count: int, width: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return features of Gaussian classes, and their labels, of which a fifth is wrong."""
+def make(
+    count: int, width: int, classes: int, std: float = 4.0, noise_rate: float = 0.2
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return features of Gaussian classes, their labels with uniform noise, and the true ones.
+
+    Centers have the standard deviation 1 in each feature, examples ``std`` about their center.
+    """
     random = np.random.default_rng(0)
     labels = random.integers(classes, size=count)
     centers = random.standard_normal((classes, width)).astype(np.float16)
     features = np.empty((count, width), np.float16)
     for start in range(0, count, 50_000):
         some = labels[start : start + 50_000]
-        features[start : start + len(some)] = centers[some] + 4 * random.standard_normal((len(some), width))
-    wrong = random.random(count) < 0.2
-    return features, np.where(wrong, random.integers(classes, size=count), labels)
+        features[start : start + len(some)] = centers[some] + std * random.standard_normal((len(some), width))
+    wrong = random.random(count) < noise_rate
+    return features, np.where(wrong, random.integers(classes, size=count), labels), labels
 
 
-def write(folder: Path, count: int, width: int, classes: int) -> Path:
-    """Write such data to a folder that :func:`measure` takes, and return it."""
+def write(folder: Path, count: int, width: int, classes: int, **noise: float) -> Path:
+    """Write such data to a folder that :func:`measure` takes, and return it; true labels go beside it."""
     folder.mkdir()
-    features, labels = make(count, width, classes)
+    features, labels, clean = make(count, width, classes, **noise)
     np.save(folder / "train.npy", features)
     np.save(folder / "train_labels.npy", labels)
+    np.save(folder.with_name("clean.npy"), clean)
     return folder
 
 
@@ -68,7 +74,7 @@ def main() -> None:
 
     torch.set_num_threads(1)
     limits = Limits()
-    features, labels = make(*SMALL)
+    features, labels, _ = make(*SMALL)
     seconds = []
     for _ in range(ROUNDS):
         start = time.process_time()

@@ -38,6 +38,9 @@ def test_members_have_controls_that_do_not_overlap() -> None:
     chosen = [KnownWrongControls(given, probs, member=i, members=4).chosen for i in range(4)]
     assert int(torch.stack(chosen).sum(0).max()) == 1
     assert [int(part.sum()) for part in chosen] == [160] * 4
+    given = probs.argmin(1).where(torch.arange(COUNT) >= 40, probs.argmax(1))  # the view agrees with 40 labels
+    chosen = [KnownWrongControls(given, probs, member=i, members=4).chosen for i in range(4)]
+    assert [int(part.sum()) for part in chosen] == [10] * 4
 
 
 def test_margins_are_the_label_minus_the_best_other() -> None:

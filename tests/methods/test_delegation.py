@@ -88,3 +88,15 @@ def test_methods_without_a_warm_up_ask_for_none() -> None:
 def test_the_views_of_a_row_differ_and_those_of_an_image_need_no_jitter() -> None:
     assert find_method("dividemix-c").options_for(SHORT)["data"] == {"jitter": 0.1}
     assert "data" not in find_method("dividemix-c").options_for(SHORT._replace(of_rows=False))
+
+
+TABLES = {
+    "standard": 1, "sl": 1, "unflip": 3, "elr": 3, "elr+": 3, "gce": 4, "coteaching+": 4, "lrt": 4, "plc": 4, "ssr": 4,
+    "mddc": 4, "cddc": 4, "dividemix": 8, "dividemix-m": 8, "dividemix-c": 8, "sl-m": 1, "gce-c": 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_calibration_needs_no_more_tables_of_probabilities_than_its_inner_method(name: str) -> None:
+    """By these numbers an error tells in advance that a run would not fit in memory."""
+    assert find_method(name).method.tables == TABLES[name]

@@ -111,6 +111,19 @@ def test_an_example_that_was_left_out_keeps_its_last_probabilities() -> None:
     assert labels.current[40:].tolist() == ((rows[40:] + 1) % CLASSES).tolist()
 
 
+def test_an_example_that_an_epoch_leaves_out_counts_as_in_the_epoch_before() -> None:
+    first, second, third = some_epochs(3)
+    partly, whole, rest = make(window=3), make(window=3), torch.arange(20, COUNT)
+    for labels in (partly, whole):
+        fed(labels, [first, second])
+    partly.record(rest, third[rest])
+    whole.record(torch.arange(COUNT), torch.cat([second[:20], third[20:]]))
+    for labels in (partly, whole):
+        labels.step()
+    quality = whole.to_frame()["label_quality"].to_numpy()
+    assert partly.to_frame()["label_quality"].to_numpy() == pytest.approx(quality, rel=1e-5)
+
+
 def test_an_example_that_was_never_seen_keeps_its_label() -> None:
     for rule in ("ratio", "margin"):
         labels = make(warmup=1, rule=rule)
@@ -205,8 +218,10 @@ def test_without_pandas_the_table_is_that_of_arrow(monkeypatch: pytest.MonkeyPat
         (lambda: make().step(), "nothing was recorded in this epoch"),
         (lambda: recorded(make(), torch.tensor([0, COUNT])).step(), f"index: 0 to {COUNT}; expected rows from 0 to"),
         (lambda: make().record(torch.arange(3), torch.zeros(2, 3)), r"index \(3,\) and values \(2, 3\)"),
+        (lambda: make().record(torch.arange(2), torch.zeros(2, 4)), r"logits have shape \(2, 4\); expected \(b, 3\)"),
         (lambda: calibration(kind="median"), "unknown kind 'median'"),
         (lambda: calibration(disturbanc=0.1, kind="covariance"), "did you mean 'disturbance'"),
+        (lambda: calibration(sample_fractoin=0.1), "did you mean 'sample_fraction'"),
         (lambda: calibration(kind=MeanCalibrator(MeanOptions()), damping=2.0), "unknown option 'damping'"),
         (lambda: calibration(damping=0.0), "damping = 0.0: must be greater than 0"),
         (lambda: calibration().step(torch.zeros(3).long(), torch.zeros(2, DIMS)), r"shape \(2, 5\); expected \(3, d\)"),

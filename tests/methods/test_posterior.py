@@ -193,6 +193,21 @@ def test_a_changed_label_is_as_likely_as_the_given_one_is_not() -> None:
         assert float(confidence[i]) == pytest.approx(1.0 if i == 50 else expected, abs=1e-5)
 
 
+def test_the_expected_error_is_that_by_hand() -> None:
+    log_probs, labels = views()
+    state = update_posterior(
+        log_probs, labels, 0.2, torch.ones(3, dtype=torch.bool), CONFIDENT, trust=1.0, ordinal=True
+    )
+    log_odds = torch.linspace(-3, 3, 60, dtype=torch.float64)
+    likely = state.posterior(slice(None), labels, state.label_weight).tolist()
+    for i, error in enumerate(state.expected_error(slice(None), labels, log_odds).tolist()):
+        others = {abs(c - int(labels[i])): 0.0 for c in range(3) if c != labels[i]}
+        for c in {0, 1, 2} - {int(labels[i])}:
+            others[abs(c - int(labels[i]))] += likely[i][c]
+        mean = sum(distance * p for distance, p in others.items()) / sum(others.values())
+        assert error == pytest.approx((1 - float(log_odds[i].sigmoid())) * mean, rel=1e-4)
+
+
 def test_a_class_without_labels_is_unknown_to_scores() -> None:
     """Its probability is not raised towards that of other classes."""
     random = torch.Generator().manual_seed(0)

@@ -70,10 +70,42 @@ def test_offsets_are_the_same_where_not_all_probabilities_fit_into_memory(
     monkeypatch: pytest.MonkeyPatch, values: int
 ) -> None:
     log_probs = (2 * torch.randn(500, 4, generator=torch.Generator().manual_seed(0))).log_softmax(1)
+    monkeypatch.setattr(module, "_TOLERANCE", 1e-6)
     whole = fit_prior_offsets(log_probs, torch.tensor([0.4, 0.3, 0.2, 0.1]))
     monkeypatch.setattr(module, "_PRIOR_VALUES", 1999)
     monkeypatch.setattr(module, "_BLOCK_VALUES", values)
-    torch.testing.assert_close(fit_prior_offsets(log_probs, torch.tensor([0.4, 0.3, 0.2, 0.1])), whole)
+    found = fit_prior_offsets(log_probs, torch.tensor([0.4, 0.3, 0.2, 0.1]))
+    torch.testing.assert_close(found - found.mean(), whole - whole.mean(), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("scale", "classes", "most"), [(1, 4, 4), (3, 40, 7), (10, 10, 14), (20, 100, 30), (40, 10, 40)]
+)
+def test_accelerated_steps_are_fewer_and_end_where_plain_ones_do(
+    monkeypatch: pytest.MonkeyPatch, scale: int, classes: int, most: int
+) -> None:
+    """Plain ones take 5, 10, 60, 180 and 220."""
+    random = torch.Generator().manual_seed(classes)
+    log_probs = (scale * torch.randn(500, classes, generator=random)).log_softmax(1)
+    prior = (torch.rand(classes, generator=random) + 0.2).log().softmax(0)
+    monkeypatch.setattr(module, "_MAX_STEPS", 5000)
+    plain = (log_probs + fit_prior_offsets(log_probs, prior)).softmax(1)
+    monkeypatch.setattr(module, "_PRIOR_VALUES", log_probs.numel() - 1)
+    monkeypatch.setattr(module, "_MAX_STEPS", most)
+    found = (log_probs + fit_prior_offsets(log_probs, prior)).softmax(1)
+    torch.testing.assert_close(found.mean(0), prior, atol=0, rtol=2e-3)
+    torch.testing.assert_close(found, plain, atol=0.02, rtol=0)
+
+
+def test_accelerated_steps_go_no_further_astray_where_no_offsets_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the classes have no probability at all; plain steps get as near to equal classes as they can."""
+    of_few = torch.randint(50, (1000,), generator=torch.Generator().manual_seed(0))
+    log_probs = torch.nn.functional.one_hot(of_few, 100).float().clamp(min=1e-30).log()
+    prior = torch.full((100,), 0.01)
+    plain = (log_probs + fit_prior_offsets(log_probs, prior)).softmax(1).mean(0)
+    monkeypatch.setattr(module, "_PRIOR_VALUES", 0)
+    found = (log_probs + fit_prior_offsets(log_probs, prior)).softmax(1).mean(0)
+    torch.testing.assert_close(found, plain, atol=1e-4, rtol=0)
 
 
 def test_offsets_undo_a_shift_of_the_prior() -> None:

@@ -265,11 +265,12 @@ def test_few_examples_are_visited_until_there_are_enough_steps() -> None:
     assert list(method.phases(1, seen, labels)) == []
 
 
-def test_targets_are_given_labels_then_beliefs_and_always_reviewed_labels() -> None:
+@pytest.mark.parametrize("gaussians", [True, False])
+def test_targets_are_given_labels_then_beliefs_and_always_reviewed_labels(gaussians: bool) -> None:
     seen = Seen()
     labels = some_labels(seen, {7: 2, 8: 0})
     for soft in (True, False):
-        method = ensemble(seen, soft_targets=soft, warmup=1)
+        method = ensemble(seen, soft_targets=soft, warmup=1, gaussians=gaussians)
         prefetched(method, seen, labels)
         given_targets = torch.eye(CLASSES)[labels.initial[method.context.train]]
         assert method.targets is not None

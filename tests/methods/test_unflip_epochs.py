@@ -16,6 +16,7 @@ from unflip.methods.unflip.method import Unflip, UnflipOptions
 from unflip.methods.unflip.posterior import informative_prob, top_one
 from unflip.nn.base import build_network
 from unflip.nn.mlp import MLPOptions
+from unflip.stats.annotators import ROUNDS, Annotations, fit_annotators
 from unflip.stats.discriminant import SHRINKS, fit_discriminant, leave_group_out_log_posterior, to_memberships
 from unflip.stats.noise_rate import confident_part, lapse_rates
 from unflip.stats.odds import stack
@@ -188,6 +189,43 @@ def test_scores_are_calibrated_to_the_noise_of_all_given_labels_whatever_was_rev
     assert state.lapses is not None
     assert torch.equal(state.lapses, lapse_rates(margins, top != given))
     assert not torch.equal(state.lapses, lapse_rates(margins, top != initial))
+
+
+def annotated(seen: Seen) -> LabelStore:
+    """The most frequent labels of three annotators; a third of the examples was reviewed."""
+    random = torch.Generator().manual_seed(2)
+    chosen = torch.where(torch.rand(3, 80, generator=random) < 0.7, seen.truth, (seen.truth + 1) % CLASSES)
+    example, annotator = torch.arange(80).repeat(3), torch.arange(3).repeat_interleave(80)
+    annotations = Annotations(example, annotator, chosen.flatten(), ("p0", "p1", "p2"))
+    reviewed = torch.where(torch.arange(80) % 3 == 0, seen.truth, -1)
+    return LabelStore(chosen.mode(0).values, CLASSES, reviewed, None, annotations)
+
+
+def test_annotators_are_fitted_in_all_rounds_in_the_first_epoch_and_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, asked = Seen(), []
+
+    def watched(*arguments: Any, rounds: int = 0, **options: Any) -> Any:
+        asked.append(rounds)
+        return fit_annotators(*arguments, rounds=rounds, **options)
+
+    monkeypatch.setattr(module, "fit_annotators", watched)
+    labels, method = annotated(seen), make(seen, None)
+    for epoch in (1, 2, 6):
+        learn(method, seen, labels, epoch)
+    assert asked == [ROUNDS, module._FEW_ROUNDS, ROUNDS]
+
+
+def test_with_several_annotators_reviewed_labels_do_not_count_for_the_noise_rate() -> None:
+    seen = Seen()
+    labels, method = annotated(seen), make(seen, None)
+    learn(method, seen, labels, 1, steps=40)
+    scores, state = method.label_scores(labels), method.posterior
+    assert scores is not None
+    assert state is not None
+    odds = odds_of_given(method, scores.odds, labels)
+    expected, of_all = (state.fit_scaling(odds, labels.given, kept) for kept in (~labels.trusted, labels.given >= 0))
+    torch.testing.assert_close(scores.calibration.shifts, expected.shifts)
+    assert scores.calibration.shifts.tolist() != pytest.approx(of_all.shifts.tolist(), rel=1e-3)
 
 
 def test_the_uniform_noise_rate_is_that_of_the_labels_before_a_review(monkeypatch: pytest.MonkeyPatch) -> None:

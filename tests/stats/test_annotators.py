@@ -1,7 +1,7 @@
 """Several annotators: every step of expectation maximization against plain loops, limits, invariances, copies."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations, pairwise
 
 import pytest
@@ -53,6 +53,13 @@ def small() -> tuple[Annotations, Tensor]:
     lazy = 0.2 * confuse(0.9, 3) + 0.8 * torch.tensor([1.0, 0.0, 0.0]).expand(3, 3)
     long = annotate(truth, [confuse(0.9, 3), confuse(0.7, 3), lazy, confuse(0.8, 3)], share=0.7)
     return long, predictions(truth, 3, 1.5, 1)
+
+
+def various() -> tuple[Annotations, Tensor]:
+    """Four annotators of 300 examples, each of whom confuses the classes in their own way."""
+    truth, random = draw_truth(300, 3), torch.Generator().manual_seed(5)
+    matrices = [torch.eye(3)[torch.randperm(3, generator=random)] * 0.6 + 0.4 / 3 for _ in range(4)]
+    return annotate(truth, matrices), predictions(truth, 3, 4.0, 1)
 
 
 def as_rows(long: Annotations) -> list[tuple[int, int, int]]:
@@ -127,9 +134,11 @@ def test_the_first_step_is_a_plain_sum_over_labels() -> None:
     torch.testing.assert_close(fit.counts.view(4, 3, 3), torch.tensor(counts))
 
 
-def test_habits_count_as_many_labels_as_is_likely() -> None:
-    long, log_probs = small()
-    fit = fit_annotators(long, log_probs)
+@pytest.mark.parametrize(("data", "is_largest"), [(small, True), (various, False)])
+def test_habits_count_as_many_labels_as_is_likely(
+    data: Callable[[], tuple[Annotations, Tensor]], is_largest: bool
+) -> None:
+    fit = fit_annotators(*data())
 
     def likelihood(strength: float) -> float:
         total = 0.0
@@ -144,6 +153,7 @@ def test_habits_count_as_many_labels_as_is_likely() -> None:
         return total
 
     assert fit.strength == max(STRENGTHS, key=likelihood)
+    assert (fit.strength == max(STRENGTHS)) == is_largest
 
 
 def test_matrices_are_columns_side_by_side_and_their_rows_sum_to_one() -> None:
@@ -215,6 +225,7 @@ def test_labels_that_err_on_the_same_examples_count_for_less(seed: int) -> None:
     is_hard = torch.rand(1200, generator=torch.Generator().manual_seed(seed)) < 0.4
     long = easy._replace(label=torch.where(is_hard[easy.example], hard.label, easy.label))
     assert fit_annotators(long, predictions(truth, 4, 2.0, seed)).label_weight < 0.8
+    assert fit_annotators(long, predictions(truth, 4, 2.0, seed), rounds=2).label_weight == 1.0
     assert fit_annotators(long, uniform(1200, 4), of_prior=True).label_weight < 0.8
 
 

@@ -1,5 +1,7 @@
 """AgnosticMean: the fast path against the plain recursion of Algorithm 1, its invariances, and what it is for."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -252,6 +254,17 @@ def test_a_class_without_examples_has_the_plain_mean_in_all_directions() -> None
     means = robust_in_leading(features, labels, 3, 2)
     assert torch.equal(means[1], class_means(features, labels, 3)[1])
     assert means.isfinite().all()
+
+
+@pytest.mark.parametrize("form", [{"damping": 0.2}, {"normalize": "count"}, {"complement": "plain"}])
+def test_leading_directions_have_robust_means_of_the_same_form(form: Any) -> None:
+    features, labels = cloud(90, 5).float(), torch.arange(90) % 3
+    plain = class_means(features, labels, 3)
+    leading = torch.linalg.eigh(pooled_covariance(features, labels, plain)).eigenvectors[:, -2:]
+    robust = class_agnostic_means(features @ leading, labels, 3, **form)
+    means = robust_in_leading(features, labels, 3, 2, **form)
+    torch.testing.assert_close(means @ leading, robust, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(means, robust_in_leading(features, labels, 3, 2), rtol=1e-3, atol=1e-3)
 
 
 def test_coordinates_in_blocks_have_the_same_means(monkeypatch: pytest.MonkeyPatch) -> None:

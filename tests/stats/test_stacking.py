@@ -106,6 +106,15 @@ def test_of_many_examples_evenly_spaced_ones_are_asked(monkeypatch: pytest.Monke
     assert every.uniform_noise_rate == some.uniform_noise_rate
 
 
+def test_a_label_that_all_views_rule_out_is_possible_under_some_noise_only() -> None:
+    """Its likelihood without noise is 0, which counts as tiny; all other labels are a little more likely than not."""
+    view = torch.tensor([[0.1, 0.0]]).repeat(1000, 1).log_softmax(1)
+    view[7] = torch.tensor([-30.0, 0.0])
+    weights, noise_rate = stack([view], torch.zeros(1000, dtype=torch.long))
+    assert float(weights) > 3.5
+    assert 0 < noise_rate < 0.1
+
+
 def test_views_that_rule_a_label_out_count_up_to_a_limit() -> None:
     views = torch.tensor([[0.0, -math.inf], [-math.inf, 0.0]]).repeat(50, 1)
     labels = torch.arange(100) % 2

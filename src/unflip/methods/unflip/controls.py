@@ -102,7 +102,7 @@ class KnownWrongControls:
             if int(ours.sum()) < _MIN_CONTROLS:
                 continue
             x, y = doubt[ours], aum[ours]
-            slope = ((x - x.mean()) * (y - y.mean())).mean() / x.var(correction=0).clamp(min=1e-12)
+            slope = ((x - x.mean()) * y).mean() / x.var(correction=0).clamp(min=1e-12)
             slope = slope if len(x) > _MIN_LINE else torch.zeros_like(slope)
             expected = y.mean() + slope * (doubt[theirs] - x.mean())
             scores[theirs] = (aum[theirs] - expected) / y.std(correction=0).clamp(min=1e-12)

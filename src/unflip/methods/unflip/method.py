@@ -501,7 +501,6 @@ class Unflip(Method):
         state, saved = self.posterior, None
         if state is not None:  # large tables are not copied
             saved = vars(state) | {"gaussians": None if state.gaussians is None else asdict(state.gaussians)}
-            saved |= {"confident": list(state.confident)}
             saved |= {"annotators": None if state.annotators is None else asdict(state.annotators)}
         return {
             "ema": self.ema.module.state_dict(),

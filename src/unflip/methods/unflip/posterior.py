@@ -11,7 +11,7 @@ matrix of informative labels; g, the weight of a label's evidence.
 The constants were chosen on data with known true labels: no criterion from noisy labels alone was found.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -45,6 +45,7 @@ TRUST_LOW, TRUST_HIGH = 0.15, 0.25
 _PRIOR_ROWS, _PRIOR_ROWS_PER_CLASS = 10_000, 400  # examples that a prior is estimated from
 _PRIOR_VALUES = 2**26  # of their probabilities, that are in memory at once
 _STEP, _MAX_STEPS, _TOLERANCE = 0.8, 200, 1e-3
+_PAST_STEPS, _RIDGE, _MAX_MOVE = 6, 1e-8, 1.0  # of accelerated steps
 _MIN_PROB = 1e-6
 _MAX_OFFSET = 80.0  # avoids overflow
 # transition matrix
@@ -367,7 +368,9 @@ def temper_prior(prior: Tensor, exponent: float, known: Tensor) -> Tensor:
 def fit_prior_offsets(log_probs: Tensor, prior: Tensor) -> Tensor:
     """Return log-offsets b (k,) such that the mean of ``softmax(log p + b)`` is ``prior`` (k,), by damped iteration.
 
-    This adjusts a classifier to a new prior without labels (Saerens, Latinne and Decaestecker 2002).
+    This adjusts a classifier to a new prior without labels (Saerens, Latinne and Decaestecker 2002). If there are too
+    many probabilities to be kept in memory, each step computes them again. Then steps are accelerated, since fewer are
+    needed; see :func:`_extrapolate`.
     """
     rows = evenly_spaced(len(log_probs), max(_PRIOR_ROWS, _PRIOR_ROWS_PER_CLASS * len(prior)), log_probs.device)
     target, fits = prior.clamp(min=_MIN_PROB).log(), len(rows) * len(prior) <= _PRIOR_VALUES
@@ -376,18 +379,43 @@ def fit_prior_offsets(log_probs: Tensor, prior: Tensor) -> Tensor:
     def probs_of(part: Tensor) -> Tensor:
         return log_probs[part].float().exp_().clamp_(min=_TINY)
 
-    held = [probs_of(rows)] if fits else None  # otherwise they are computed in each step
+    held = [probs_of(rows)] if fits else None
     offset = torch.zeros_like(target)
+    past: list[tuple[Tensor, Tensor]] = []  # offsets and their errors, while steps are accelerated
     for _ in range(_MAX_STEPS):
         factors = offset.clamp(max=_MAX_OFFSET).exp()
         moved = torch.zeros_like(factors)
         for probs in held or map(probs_of, parts):
             moved += probs.T @ (1 / (probs @ factors))  # the sum of the softmax, at a tenth of its cost
         error = target - _normalized(factors * moved / len(rows)).log()
-        offset = offset + _STEP * error
-        if float(error.abs().max()) < _TOLERANCE:
+        converged = float(error.abs().max()) < _TOLERANCE
+        if fits or converged:
+            offset = offset + _STEP * error
+        elif len(past) > 1 and float(error.norm()) > float(past[-1][1].norm()):
+            offset, error = past[-1]  # the extrapolation went too far: take a step without it
+            offset, past = offset + _STEP * error, []
+        else:
+            past = [*past, (offset, error)][-_PAST_STEPS:]
+            offset = _extrapolate(past)
+        if converged:
             break
     return offset
+
+
+def _extrapolate(past: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """Return the next offsets (k,), from earlier ones x_1, ..., x_m and their errors f_1, ..., f_m, newest last.
+
+    Anderson acceleration (Anderson 1965; Walker and Ni 2011) of the iteration ``x + 0.8 f``. It finds the weights w
+    whose combination of error differences, ``sum_j w_j (f_(j+1) - f_j)``, is nearest to f_m, and subtracts the same
+    combination of differences of ``x + 0.8 f``, at most 1 for any class.
+    """
+    offsets, errors = (torch.stack(part).double() for part in zip(*past, strict=True))
+    steps = offsets + _STEP * errors
+    differences = errors.diff(dim=0)
+    products = differences @ differences.T
+    products.diagonal().add_(_RIDGE * products.trace() + _TINY)  # differences may be linearly dependent
+    weights = torch.linalg.solve(products, differences @ errors[-1])
+    return (steps[-1] - (weights @ steps.diff(dim=0)).clamp(-_MAX_MOVE, _MAX_MOVE)).float()
 
 
 def class_prior(log_probs: Tensor) -> Tensor:
