@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers import quick_train, spawn_python
+from helpers import quick_train
 from unflip.progress import Bar, Lines, Reporter, make_reporter, summary
 
 METRICS = {
@@ -95,11 +95,6 @@ def test_steps_are_logged(caplog: pytest.LogCaptureFixture, features: Path, tmp_
         quick_train(features, tmp_path / "run", epochs=2, quiet=True)
     assert any(f"{features}: read as 'arrays': 150 train, 60 test" in message for message in caplog.messages)
     assert sum(message.startswith("epoch 2 of 2: loss ") for message in caplog.messages) == 1
-
-
-def test_verbose_logs_to_standard_error(features: Path, tmp_path: Path) -> None:
-    command = ("-m", "unflip", "--verbose", "clean", features, "--out", tmp_path / "run", "--dry-run")
-    assert f"{features}: read as 'arrays'" in spawn_python(*command).err
 
 
 @pytest.mark.parametrize("widgets", [True, False])

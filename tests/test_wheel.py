@@ -60,21 +60,24 @@ def test_the_wheel_holds_the_package_and_no_tests(wheel: Path) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
-def test_an_installed_wheel_finds_its_presets_and_trains(installed: Path, tmp_path: Path) -> None:
+def test_an_installed_wheel_finds_its_presets_and_trains_without_hugging_face(installed: Path, tmp_path: Path) -> None:
     write_npz(tmp_path / "a.npz", **blobs())
     (tmp_path / "script.py").write_text(
+        "import sys\n"
         "import unflip\n"
         "from unflip.presets import preset_names\n"
         "run = unflip.train('a.npz', 'run', preset='features', epochs=1)\n"
         "print(unflip.__file__)\n"
         "print(','.join(preset_names()))\n"
         "print(run.result['epochs'])\n"
+        "print(unflip.UnflipClassifier.__name__, 'datasets' in sys.modules)\n"
     )
-    place, presets, epochs = python(installed, tmp_path, "script.py").splitlines()
+    place, presets, epochs, imported = python(installed, tmp_path, "script.py").splitlines()
     assert Path(place).is_relative_to(installed)  # and not the editable install
     shipped = sorted(path.stem for path in (ROOT / "src" / "unflip" / "presets").glob("*.toml"))
     assert presets.split(",") == shipped
     assert epochs == "1"
+    assert imported == "UnflipClassifier False"
 
 
 def test_the_command_of_an_installed_wheel_lists_its_presets(installed: Path, tmp_path: Path) -> None:

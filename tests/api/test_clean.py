@@ -98,7 +98,7 @@ def test_a_second_call_uses_the_features_again_and_reviewed_labels_are_kept(
     cli: Cli, photos: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    clean(cli, photos, "--out", out, "--backbone", "tiny", "--epochs", 15)
+    clean(cli, photos, "--out", out, "--backbone", "tiny")
     tiny_backbone.seen.clear()
     reviewed = tmp_path / "reviewed.csv"
     label_issues = issues(out / "label_issues.csv")
@@ -108,7 +108,7 @@ def test_a_second_call_uses_the_features_again_and_reviewed_labels_are_kept(
     assert refused.code == 2
     assert "--force" in refused.err
     done = clean(
-        cli, photos, "--out", out, "--backbone", "tiny", "--epochs", 15, "--force", "--reviewed", reviewed
+        cli, photos, "--out", out, "--backbone", "tiny", "--force", "--reviewed", reviewed
     )  # fmt: skip
     assert tiny_backbone.seen == []
     assert "(cached)" in done.out
@@ -124,7 +124,7 @@ def test_the_commands_that_are_proposed_next_work(
 ) -> None:
     out = tmp_path / "run"
     monkeypatch.chdir(tmp_path)
-    done = clean(cli, photos, "--out", out, "--backbone", "tiny", "--epochs", 15)
+    done = clean(cli, photos, "--out", out, "--backbone", "tiny")
     proposed = [line.partition("#")[0].split() for line in done.out.splitlines()[-3:]]
     fixed = f"{photos.name}-fixed"
     assert proposed == [
@@ -152,12 +152,12 @@ def test_classes_that_may_be_one_are_named_once(cli: Cli, tmp_path: Path) -> Non
 
 def test_removed_examples_are_counted_and_are_no_label_issues(cli: Cli, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    clean(cli, photos, "--out", out, "--backbone", "tiny", "--epochs", 15)
+    clean(cli, photos, "--out", out, "--backbone", "tiny")
     before = issues(out / "label_issues.csv")
     removed = "".join(f"{row['path']},,remove\n" for row in before[:2])
     (tmp_path / "reviewed.csv").write_text(f"path,label,decision\n{removed}")
     features, again = out / "embedded.npz", tmp_path / "again"
-    done = clean(cli, features, "--out", again, "--epochs", 15, "--reviewed", tmp_path / "reviewed.csv")
+    done = clean(cli, features, "--out", again, "--reviewed", tmp_path / "reviewed.csv")
     assert " of 118 labels are wrong; " in done.out
     assert "; 2 examples removed\n" in done.out
     assert not {row["path"] for row in before[:2]} & {row["path"] for row in issues(again / "label_issues.csv")}
@@ -233,7 +233,7 @@ def test_features_with_numbers_for_classes_are_cleaned(cli: Cli, tmp_path: Path)
 def test_the_same_picture_under_two_labels_is_reported(cli: Cli, photos: Path, tmp_path: Path) -> None:
     shutil.copy(photos / "red" / "009.png", photos / "blue" / "copy.png")
     shutil.copy(photos / "red" / "012.png", photos / "red" / "harmless.png")
-    done = clean(cli, photos, "--out", tmp_path / "run", "--backbone", "tiny", "--epochs", 15)
+    done = clean(cli, photos, "--out", tmp_path / "run", "--backbone", "tiny")
     assert "near duplicate" in done.out
     found = [row for row in rows(tmp_path / "run" / "issues.csv") if row["score"] == "1"]
     assert [(row["group"], row["path"], row["reason"]) for row in found] == [
@@ -248,7 +248,7 @@ def test_equal_rows_under_two_labels_are_reported(cli: Cli, tmp_path: Path) -> N
     content = blobs()
     content["train"][[3, 40, 7]] = content["train"][[10, 10, 10]]
     content["train_labels"][[3, 40, 7, 10]] = 0, 1, 0, 0
-    done = clean(cli, write_npz(tmp_path / "f.npz", **content), "--out", tmp_path / "run", "--epochs", 15)
+    done = clean(cli, write_npz(tmp_path / "f.npz", **content), "--out", tmp_path / "run")
     assert "4 near duplicate" in done.out
     found = [row for row in rows(tmp_path / "run" / "issues.csv") if row["issue"] == "near_duplicate"]
     assert [int(row["index"]) for row in found] == [3, 7, 10, 40]
@@ -260,7 +260,7 @@ def test_rows_that_leak_into_the_test_set_are_counted_apart(cli: Cli, tmp_path: 
     test[10:] += np.random.default_rng(5).normal(size=test[10:].shape)
     answers[:10] = (answers[:10] + 1) % 3  # leaked, and wrong
     path = write_npz(tmp_path / "f.npz", **(content | {"test": test, "test_labels": answers}))
-    done = clean(cli, path, "--out", tmp_path / "run", "--epochs", 15)
+    done = clean(cli, path, "--out", tmp_path / "run")
     found = [row for row in rows(tmp_path / "run" / "issues.csv") if row["issue"] == "leakage"]
     assert sorted(int(row["index"]) for row in found) == [*range(0, 30, 3)]
     assert found[0]["reason"] == f"the same as example 0 ({answers[0]}) of 'test'"
@@ -270,7 +270,7 @@ def test_rows_that_leak_into_the_test_set_are_counted_apart(cli: Cli, tmp_path: 
     with_them, without = (f"{figures[name]:.1%}" for name in ("top1", "top1_without_leakage"))
     told = f"test accuracy {with_them} ('test'; its labels are not checked), {without} without 10 leaked examples"
     assert told in done.out
-    clean(cli, path, "--out", tmp_path / "off", "--epochs", 15, "--skip-check", "leakage")
+    clean(cli, path, "--out", tmp_path / "off", "--skip-check", "leakage")
     assert "leaked" not in Run(tmp_path / "off").result["tests"]["test"]
 
 
@@ -308,7 +308,7 @@ def test_a_thousand_classes_work(cli: Cli, tmp_path: Path) -> None:
     labels = np.arange(4000) % 1000
     features = (centers[labels] + random.normal(size=(4000, 16))).astype(np.float32)
     path = write_npz(tmp_path / "f.npz", train=features, train_labels=labels)
-    done = clean(cli, path, "--out", tmp_path / "run", "--epochs", 2)
+    done = clean(cli, path, "--out", tmp_path / "run", "--epochs", 2, "--set", "unflip.steps=60")
     assert "4,000 examples with 16 features in 1000 classes" in done.out
     assert len(Run(tmp_path / "run").labels()) == 4000
 
@@ -323,7 +323,7 @@ def test_where_nothing_looks_wrong_it_says_so(cli: Cli, tmp_path: Path) -> None:
 
 def test_few_broken_images_are_left_out_and_many_are_refused(cli: Cli, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    arguments = (photos, "--out", out, "--backbone", "tiny", "--epochs", 15)
+    arguments = (photos, "--out", out, "--backbone", "tiny")
     for i in range(9, 12):
         (photos / NAMES[i % 3] / f"{i:03}.png").write_text("no image")
     refused = cli("clean", *arguments)
@@ -377,7 +377,7 @@ def test_labels_may_be_in_a_file_of_their_own(cli: Cli, photos: Path, tmp_path: 
         )
     )
     out = tmp_path / "photo-run"
-    clean(cli, photos, "--labels", tmp_path / "colors.csv", "--out", out, "--backbone", "tiny", "--epochs", 15)
+    clean(cli, photos, "--labels", tmp_path / "colors.csv", "--out", out, "--backbone", "tiny")
     assert issues(out / "label_issues.csv") == []  # all pictures are labeled by their color there
 
 
@@ -394,7 +394,7 @@ def test_the_features_of_a_killed_call_are_not_lost(
         with pytest.raises(Crash):
             module.plan_cleaning(photos, tmp_path / "run", backbone="tiny", device="cpu").execute()
     tiny_backbone.seen.clear()
-    clean(cli, photos, "--out", tmp_path / "run", "--backbone", "tiny", "--epochs", 15)
+    clean(cli, photos, "--out", tmp_path / "run", "--backbone", "tiny")
     assert tiny_backbone.seen == []
 
 
@@ -505,8 +505,8 @@ def test_every_output_has_the_same_numbers(cli: Cli, tmp_path: Path, method: str
 
 
 def test_python_does_what_the_command_does(cli: Cli, photos: Path, tmp_path: Path) -> None:
-    cleaned = unflip.clean(photos, tmp_path / "python", backbone="tiny", device="cpu", epochs=15)
-    clean(cli, photos, "--out", tmp_path / "command", "--backbone", "tiny", "--epochs", 15)
+    cleaned = unflip.clean(photos, tmp_path / "python", backbone="tiny", device="cpu")
+    clean(cli, photos, "--out", tmp_path / "command", "--backbone", "tiny")
     for name in ("label_issues.csv", "labels.csv"):
         assert (tmp_path / "python" / name).read_bytes() == (tmp_path / "command" / name).read_bytes()
     assert cleaned.report_path.exists()

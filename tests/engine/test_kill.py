@@ -13,7 +13,7 @@ from unflip.methods import methods
 from unflip.runs.folder import Run
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "unflip": {"unflip.warmup": 2},
+    "unflip": {"unflip.warmup": 2, "unflip.steps": 60},
     "plc": {"plc.warmup": 2, "plc.rounds": 3},
     "mddc": {"plc.warmup": 2},
     "cddc": {"plc.warmup": 2, "covariance.disturbance": "auto"},

@@ -1,6 +1,5 @@
 """unflip for images: members are trained on all of them, and each on what the others predict."""
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from epoch_outputs import Unseen, in_batches
-from helpers import QUICK, Crash, assert_same_run, blobs, crash_at_save, quick_train, spawn_python, write_npz
+from helpers import Crash, assert_same_run, blobs, crash_at_save, quick_train, write_npz
 from unflip.methods import find_method
 from unflip.methods.base import Batch, LabelStore, TrainContext
 from unflip.methods.unflip import pixels as module
@@ -361,14 +360,3 @@ def test_a_resumed_run_is_the_undisturbed_one(
         quick_train(noisy, tmp_path / "cut", checkpoint_minutes=0, **options)
     monkeypatch.undo()
     assert_same_run(whole, quick_train(noisy, tmp_path / "cut", resume=True, **options))
-
-
-def test_two_processes_end_with_the_same_labels_and_weights(noisy: Path, tmp_path: Path) -> None:
-    jobs = [{"name": "unflip", "method": "unflip", "settings": QUICK | {"network": "mlp", "unflip.warmup": 2}}]
-    (tmp_path / "jobs.json").write_text(json.dumps(jobs))
-    script = Path(__file__).parents[1] / "support" / "two_processes.py"
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = spawn_python(*launch, script, noisy, tmp_path / "jobs.json", tmp_path / "out", timeout=300)
-    assert done.code == 0, done.err
-    verdicts = json.loads((tmp_path / "out" / "verdicts.json").read_text())
-    assert verdicts == {"unflip": {"processes": 2, "weights": True, "labels": True, "history": True}}

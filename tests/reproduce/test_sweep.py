@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
-from helpers import Outcome, assert_same_run, blobs, write_npz
+from helpers import Crash, Outcome, assert_same_run, blobs, crash_after, write_npz
 from sweeps import Running, failures, results, sweeping, write_grid
+from unflip.engine.run import train_run
 from unflip.files import LOCK, locked
 from unflip.reproduce.grid import Cell
-from unflip.reproduce.sweep import Progress, sweep
-from unflip.runs.folder import Run
+from unflip.reproduce.sweep import Progress, plan, sweep
+from unflip.runs.folder import Claim, Run
+from unflip.runs.options import Execution
 
 Cli = Callable[..., Outcome]
 EPOCHS = 20  # so many that a sweep can be caught in the middle of a cell
@@ -191,29 +193,30 @@ def test_a_cell_that_fails_twice_is_reported_and_stops_no_other(cli: Cli, featur
 
 
 def test_a_cell_is_resumed_with_moved_data_and_foreign_locks_stay(
-    grid: Path, tmp_path: Path, undisturbed: Path
+    grid: Path, tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "moved").mkdir()
     (tmp_path / "moved" / "noisy.npz").write_bytes((grid.parent / "noisy.npz").read_bytes())
+    out = tmp_path / "out"
 
     class StopError(Exception): ...
 
     def stop(progress: Progress, message: str | None) -> None:
-        if any(map(in_the_middle, progress.running)):
-            raise StopError
+        raise StopError
 
-    def stopped(out: Path) -> bool:
-        try:
-            run(grid, out, jobs=1, callback=stop)
-        except StopError:
-            return True
-        return False
-
-    out = until(stopped, tmp_path)
+    with pytest.raises(StopError):
+        run(grid, out, jobs=1, callback=stop)
+    crash_after(monkeypatch, EPOCHS // 3)
+    for cell in list(plan([str(grid)], out, data_root=grid.parent))[::2]:
+        cell.prepare()
+        with pytest.raises(Crash), Claim(cell.run, resume=True) as claim:
+            train_run(claim, cell.run.config, Execution(device="cpu", quiet=True))
+        assert len(cell.run.metrics) == EPOCHS // 3
+    monkeypatch.undo()
     foreign = [folder / ".lock" for folder in (out, *(out / "cells").iterdir())]
     for lock in foreign:
         lock.write_text("not ours")
-    run(grid, out, data_root=tmp_path / "moved", jobs=2)
+    run(grid, out, data_root=tmp_path / "moved", jobs=1)
     assert failures(out) == []
     assert {lock.read_text() for lock in foreign} == {"not ours"}
     assert_same_sweep(undisturbed, out)

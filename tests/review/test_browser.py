@@ -32,6 +32,14 @@ def browser() -> "Iterator[Browser]":
         yield found
 
 
+@pytest.fixture(autouse=True)
+def _closed(browser: "Browser") -> Iterator[None]:
+    """Close a test's pages: they would go on asking its server, which is gone."""
+    yield
+    for context in browser.contexts:
+        context.close()
+
+
 def visit(browser: "Browser", address: str, size: tuple[int, int] = DESK, *, dark: bool = False) -> Watched:
     """Open the page and wait until it can be used."""
     watched = open_page(browser, size, dark=dark)

@@ -1,4 +1,4 @@
-"""Started by torchrun in test_own_loop.py: every process records its share; all must end as one process would."""
+"""Started by test_own_loop.py: two processes record a share each; both must end as one process would."""
 
 import json
 import os
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed
+import torch.multiprocessing
 from torch import nn
 
 from two_processes import same_everywhere
@@ -46,8 +47,14 @@ def run(rank: int, count: int) -> dict[str, Any]:
 def main(out: Path) -> None:
     torch.set_num_threads(1)
     one = run(0, 1)
-    torch.distributed.init_process_group("gloo")
-    rank, count = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    # forked, since each process of a launch would import torch
+    torch.multiprocessing.start_processes(compare, (one, out), nprocs=2, start_method="fork")
+
+
+def compare(rank: int, one: dict[str, Any], out: Path) -> None:
+    """In one of the two processes: do the same with the other, and compare it with what one process did alone."""
+    torch.distributed.init_process_group("gloo", f"file://{out}.store", rank=rank, world_size=2)
+    count = torch.distributed.get_world_size()
     both = run(rank, count)
     verdict = {
         "processes": count,

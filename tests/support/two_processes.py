@@ -34,7 +34,8 @@ def main(data: Path, jobs: Path, out: Path) -> None:
 
 def train_and_capture(patch: pytest.MonkeyPatch, data: Path, out: Path, job: dict[str, Any]) -> list[Any]:
     trainers = capture_trainers(patch)
-    train(data, out / job["name"], method=job["method"], settings=job["settings"], epochs=4, device="cpu")
+    options = {name: job[name] for name in ("method", "network", "settings") if name in job}
+    train(job.get("data", data), out / job["name"], epochs=4, device="cpu", **options)
     return trainers
 
 
