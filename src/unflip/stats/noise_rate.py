@@ -163,8 +163,7 @@ def _excess(part: Confident, uniform: float) -> float:
     contradicted; predictions without the uniform noise that they have learned, which no confidence is free of.
     """
     explained = _explained(part, uniform)
-    explained += part.std * math.sqrt(explained / max(part.contradicted, 1e-9))
-    explained = min(_MAX_RATE, explained)
+    explained = min(_MAX_RATE, explained + part.std * math.sqrt(explained / max(part.contradicted, 1e-9)))
     learned = min(part.floor, uniform)
     contradicted = (part.contradicted - part.std - explained) / (1 - explained)
     expected = (part.expected - learned) / (1 - learned)

@@ -185,12 +185,9 @@ def _index_columns(table: pa.Table, others: Collection[str | None]) -> list[str]
     by_pandas = (table.schema.pandas_metadata or {}).get("index_columns", [])
     ids = [name for name in names if name.lower() == "id"]
     unnamed = [name for name in names if name in _INDEX and not pa.types.is_floating(table[name].type)]
-    others = [name for name in names if name in by_pandas or (name.lower() == "index" and _is_unique(table[name]))]
-    return list(dict.fromkeys([*ids, *unnamed, *others]))
-
-
-def _is_unique(column: pa.ChunkedArray) -> bool:
-    return str(column.type).startswith(("int", "uint")) and len(column.unique()) == len(column)
+    whole = [name for name in names if name.lower() == "index" and pa.types.is_integer(table[name].type)]
+    unique = [name for name in whole if len(table[name].unique()) == len(table)]
+    return list(dict.fromkeys([*ids, *unnamed, *(name for name in names if name in by_pandas or name in unique)]))
 
 
 def _named(path: Path, cells: Sequence[Any], classes: Sequence[str]) -> list[Any]:

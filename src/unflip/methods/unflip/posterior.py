@@ -20,14 +20,7 @@ from torch import Tensor
 
 from unflip.stats.annotators import AnnotatorFit
 from unflip.stats.discriminant import Discriminant, evenly_spaced
-from unflip.stats.noise_rate import (
-    QUANTILES,
-    Confident,
-    confident_part,
-    feature_dependence,
-    lapse_rates,
-    noise_rates,
-)
+from unflip.stats.noise_rate import QUANTILES, Confident, confident_part, feature_dependence, lapse_rates, noise_rates
 from unflip.stats.odds import PlattScaling, calibrate, disputed_fraction, fit_slope, log_odds, pool, stack
 
 BLOCK_ROWS = 4096
@@ -388,8 +381,9 @@ def fit_prior_offsets(log_probs: Tensor, prior: Tensor) -> Tensor:
         for probs in held or map(probs_of, parts):
             moved += probs.T @ (1 / (probs @ factors))  # the sum of the softmax, at a tenth of its cost
         error = target - _normalized(factors * moved / len(rows)).log()
-        converged = float(error.abs().max()) < _TOLERANCE
-        if fits or converged:
+        if float(error.abs().max()) < _TOLERANCE:
+            return offset + _STEP * error
+        if fits:
             offset = offset + _STEP * error
         elif len(past) > 1 and float(error.norm()) > float(past[-1][1].norm()):
             offset, error = past[-1]  # the extrapolation went too far: take a step without it
@@ -397,8 +391,6 @@ def fit_prior_offsets(log_probs: Tensor, prior: Tensor) -> Tensor:
         else:
             past = [*past, (offset, error)][-_PAST_STEPS:]
             offset = _extrapolate(past)
-        if converged:
-            break
     return offset
 
 
