@@ -1,5 +1,6 @@
 """Final scores of a small run, recomputed by hand from its trainer: who scores whom, under which labels."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,9 @@ from unflip.stats.odds import calibrate, fit_slope
 ROWS = torch.arange(150)
 
 
-def scored(method: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> tuple[Trainer, FinalScores]:
+def scored(
+    method: str, folder: Path, monkeypatch: pytest.MonkeyPatch, unlabeled: Sequence[int] = (), **settings: Any
+) -> tuple[Trainer, FinalScores]:
     """Train on pairs of equal rows with some labels wrong, some reviewed, one class of one example; score them."""
     content = blobs()
     for name in ("train", "train_labels"):
@@ -29,6 +32,8 @@ def scored(method: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **setting
     content["train"][75:] = content["train"][:75]
     content["train_labels"][::5] = (content["train_labels"][::5] + 1) % 3
     content["train_labels"][33] = 3
+    content["train_labels"] = content["train_labels"].astype(np.float32)
+    content["train_labels"][list(unlabeled)] = np.nan
     (folder / "reviewed.csv").write_text("index,label\n" + "".join(f"{row},{row % 3}\n" for row in range(0, 40, 3)))
     trainers = capture_trainers(monkeypatch)
     options = {"data.val_fraction": 0.2, "data.classes": 4, "select": "last"} | settings
@@ -109,7 +114,7 @@ def test_scores_of_a_method_without_its_own(tmp_path: Path, monkeypatch: pytest.
 
 def test_scores_of_a_method_with_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"unflip.warmup": 1, "unflip.members": 3, "unflip.steps": 20}
-    trainer, scores = scored("unflip", tmp_path, monkeypatch, **settings)
+    trainer, scores = scored("unflip", tmp_path, monkeypatch, [10, 11], **settings)
     labels, train, val, assessment = trainer.labels, trainer.method.context.train, trainer.val_rows, scores.assessment
     own = trainer.method.label_scores(labels)
     assert own is not None
@@ -137,9 +142,16 @@ def test_scores_of_a_method_with_its_own(tmp_path: Path, monkeypatch: pytest.Mon
     every = torch.cat([own.odds, trainer.method.odds(probs, labels.initial[val])])
     kept = ~labels.trusted[torch.cat([train, val])]
     torch.testing.assert_close(scores.errors, own.calibration.wrong(every[kept]), atol=1e-3, rtol=1e-3)
-    assert torch.equal(assessment.suggested, labels.current)
-    assert torch.equal(scores.score.nan_to_num(), assessment.log_odds.nan_to_num())
+    assert torch.equal(assessment.suggested, labels.current.where(labels.current >= 0, assessment.top2[:, 0]))
+    kept = labels.initial >= 0
+    assert torch.equal(scores.score[kept].nan_to_num(), assessment.log_odds[kept].nan_to_num())
     assert bool(assessment.out_of_sample.all())
+    unlabeled = (~kept).nonzero()[:, 0]
+    assert unlabeled.tolist() == [10, 11]
+    torch.testing.assert_close(
+        assessment.top2_probs[unlabeled], model.probs(trainer.source.fetch(unlabeled)).detach().topk(2).values
+    )
+    assert bool(assessment.log_odds[unlabeled].isnan().all())
 
 
 def test_labels_that_are_known_to_be_right_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,4 +192,14 @@ def test_large_features_are_scaled_down(tmp_path: Path, monkeypatch: pytest.Monk
     scores, features = score_examples(trainer, best, 4, clean_val=False)
     assert sizes[0] == pytest.approx(1)
     assert float(features.abs().max()) > 1.5
+    torch.testing.assert_close(scores.score, plain.score, atol=1e-3, rtol=0)
+
+    def negative(*arguments: Any) -> tuple[Tensor, Tensor]:
+        features, probs = predict(*arguments)
+        return -features, probs
+
+    predict = scoring._predict
+    monkeypatch.setattr(scoring, "_predict", negative)
+    scores, _ = score_examples(trainer, best, 4, clean_val=False)
+    assert sizes[2] == pytest.approx(1)
     torch.testing.assert_close(scores.score, plain.score, atol=1e-3, rtol=0)

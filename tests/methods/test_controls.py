@@ -11,15 +11,16 @@ from torch import Tensor, nn
 from helpers import assert_same_tree
 from unflip import KnownWrongControls
 from unflip.errors import ConfigError, InputError
+from unflip.methods.unflip import controls as module
 from unflip.methods.unflip.controls import margins
 
 COUNT, CLASSES = 2000, 4
 
 
-def problem(seed: int = 0) -> tuple[Tensor, Tensor]:
+def problem(seed: int = 0, classes: int = CLASSES) -> tuple[Tensor, Tensor]:
     random = torch.Generator().manual_seed(seed)
-    probs = (2 * torch.randn(COUNT, CLASSES, generator=random)).softmax(1)
-    given = torch.where(torch.rand(COUNT, generator=random) < 0.7, probs.argmax(1), torch.arange(COUNT) % CLASSES)
+    probs = (2 * torch.randn(COUNT, classes, generator=random)).softmax(1)
+    given = torch.where(torch.rand(COUNT, generator=random) < 0.7, probs.argmax(1), torch.arange(COUNT) % classes)
     return given, probs
 
 
@@ -43,26 +44,39 @@ def test_members_have_controls_that_do_not_overlap() -> None:
     assert [int(part.sum()) for part in chosen] == [10] * 4
 
 
+def test_a_class_that_the_view_excludes_is_doubtful_by_a_finite_margin() -> None:
+    given = torch.arange(60) % 3
+    assert KnownWrongControls((given + 1) % 3, torch.eye(3)[given]).doubt.isfinite().all()
+
+
 def test_margins_are_the_label_minus_the_best_other() -> None:
     assert margins(torch.tensor([[1.0, 3.0, 2.0], [5.0, 1.0, 4.0]]), torch.tensor([1, 2])).tolist() == [1.0, -1.0]
 
 
-def test_scores_are_those_of_a_loop_over_bins() -> None:
-    given, probs = problem()
+@pytest.mark.parametrize(("classes", "surest"), [(CLASSES, 1.0), (2, 0.995)])
+def test_scores_are_those_of_a_loop_over_bins(monkeypatch: pytest.MonkeyPatch, classes: int, surest: float) -> None:
+    given, probs = problem(classes=classes)
+    probs = probs.clamp(1 - surest, surest)  # with two classes, the most doubtful labels and controls are equally so
     controls = KnownWrongControls(given, probs, share=0.2)
     random, total = torch.Generator().manual_seed(1), np.zeros(COUNT)
     for _ in range(3):
-        logits = torch.randn(COUNT, CLASSES, generator=random)
+        logits = torch.randn(COUNT, classes, generator=random)
         total += margins(logits, controls.labels).double().numpy() / 3
         for index in torch.randperm(COUNT, generator=random).split(300):
             controls.record(index, logits[index])
     doubt, chosen = margins(probs.log(), controls.labels).double().numpy(), controls.chosen.numpy()
     doubtful = (doubt < 0) & ~chosen
     edges, expected = np.quantile(doubt[doubtful], np.linspace(0, 1, 9)), np.full(COUNT, np.nan)
-    for number, (low, high) in enumerate(itertools.pairwise(edges)):
-        inside = (doubt >= low) & ((doubt < high) if number < 7 else (doubt < 0))
+    places = [
+        (doubt >= low) & ((doubt < high) if number < 7 else (doubt < 0))
+        for number, (low, high) in enumerate(itertools.pairwise(edges))
+    ]
+    counts = [int((inside & chosen).sum()) for inside in places]
+    fewest = min(count for count in counts if count >= 15)
+    monkeypatch.setattr(module, "_MIN_CONTROLS", fewest)
+    for inside in places:
         c, d = inside & chosen, inside & doubtful
-        if c.sum() >= 15:
+        if c.sum() >= fewest:
             line = np.polyfit(doubt[c], total[c], 1) if c.sum() > 40 else (0.0, total[c].mean())
             expected[d] = (total[d] - np.polyval(line, doubt[d])) / total[c].std()
     np.testing.assert_allclose(controls.score().numpy(), expected, atol=1e-4)

@@ -64,6 +64,14 @@ def test_rounds_train_again_within_the_epoch_until_nothing_changes(noisy: tuple[
     assert thrice.metrics[1]["changed"] > once.metrics[1]["changed"]
 
 
+def test_a_restored_method_knows_when_its_warm_up_ended() -> None:
+    context = TrainContext(2, torch.arange(4), 60, 0, 8, lambda epoch: 1.0, torch.device("cpu"), has_val=True)
+    method, restored = (PLC(PLC.Options(warmup="auto"), context) for _ in range(2))
+    method.warming.scores, method.warming.end, method.warming.is_open = [0.5, 0.6], 2, False
+    restored.load_state_dict(method.state_dict())
+    assert (restored.warmup, restored.warming.scores) == (2, [0.5, 0.6])
+
+
 def test_examples_that_did_not_train_follow_the_rule_at_the_threshold_of_now() -> None:
     context = TrainContext(2, torch.arange(4), 6, 0, 8, lambda epoch: 1.0, torch.device("cpu"))
     method = PLC(PLC.Options(threshold=0.3, step=0.2), context)

@@ -256,7 +256,7 @@ def test_a_class_is_known_in_two_folds_and_scored_if_it_has_an_example_for_each(
 def test_few_examples_are_visited_until_there_are_enough_steps() -> None:
     seen = Seen()  # 60 train, 8 in a batch, 6 epochs: 48 steps
     labels = some_labels(seen)
-    for steps, passes in ((1, 1), (48, 1), (49, 2), (300, 7)):
+    for steps, passes in ((1, 1), (48, 1), (49, 2), (None, 7)):  # by default 300
         method = ensemble(seen, steps=steps)
         visits = prefetched(method, seen, labels).bincount(minlength=75)
         assert visits[method.context.train].tolist() == [passes] * 60

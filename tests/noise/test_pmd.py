@@ -175,6 +175,7 @@ def test_posteriors_without_any_margin_reach_one_level_only() -> None:
     posterior, clean = torch.full((10, 2), 0.5), torch.zeros(10, dtype=torch.long)
     with pytest.raises(InputError, match=r"reachable: 1\.0000 to 1\.0000"):
         pmd(clean, posterior, kind=2, level=0.5, generator=generator(0))
+    assert pmd(clean, posterior, kind=2, level=1.0, generator=generator(0))[0].tolist() == [1] * 10
 
 
 def test_unknown_type_is_refused() -> None:

@@ -29,7 +29,7 @@ def slow_draw(labels: list[int], matrix: Tensor, uniform: list[float]) -> list[i
 
 @pytest.mark.parametrize("k", [2, 3, 10])
 def test_symmetric_is_the_formula(k: int) -> None:
-    torch.testing.assert_close(symmetric(k, 0.3).tolist(), slow_symmetric(k, 0.3))
+    torch.testing.assert_close(symmetric(k, 0.3), torch.tensor(slow_symmetric(k, 0.3), dtype=torch.float64))
 
 
 def test_asymmetric_moves_only_mapped_classes() -> None:
@@ -80,6 +80,12 @@ def test_a_class_of_probability_zero_is_never_drawn() -> None:
     assert drawn[:, 0].unique().tolist() == [1]
     assert drawn[:, 1].unique().tolist() == [0, 2]
     assert drawn[:, 2].unique().tolist() == [1]
+
+
+def test_nor_by_a_uniform_number_of_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "rand", lambda *size, **options: torch.zeros(*size))
+    matrix = torch.tensor([[0.0, 1.0, 0.0], [0.5, 0.0, 0.5], [0.0, 0.0, 1.0]])
+    assert apply_matrix(torch.tensor([0, 1, 2]), matrix, torch.Generator()).tolist() == [1, 0, 2]
 
 
 def test_same_seed_same_labels() -> None:

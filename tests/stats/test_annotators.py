@@ -9,6 +9,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+from unflip.stats import annotators as module
 from unflip.stats.annotators import Annotations, AnnotatorFit, copies, fit_annotators
 
 HABIT_PRIOR = (4.0, 1.0, 1.0)
@@ -384,6 +385,12 @@ def test_with_no_label_or_one_there_is_an_answer(labels: int, of_prior: bool) ->
     torch.testing.assert_close(fit.log_probs.exp().sum(1), torch.ones(30))
     if not labels and not of_prior:
         torch.testing.assert_close(fit.log_probs, log_probs, atol=1e-4, rtol=1e-4)
+
+
+def test_labels_in_blocks_give_the_same_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = fit_annotators(*small())
+    monkeypatch.setattr(module, "_BLOCK_VALUES", 2)  # a label at a time
+    torch.testing.assert_close(fit_annotators(*small()).log_probs, whole.log_probs)
 
 
 def test_a_class_that_nobody_chose_stays_unlikely() -> None:
