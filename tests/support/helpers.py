@@ -59,7 +59,7 @@ def write_npz(path: Path, **content: Any) -> Path:
     return path
 
 
-def spawn(*args: object, timeout: float = 120, **environment: str) -> Outcome:
+def spawn(*args: object, timeout: float = 600, **environment: str) -> Outcome:
     """Run a program in a new process, with the first argument as the program."""
     done = subprocess.run(
         [str(arg) for arg in args],
@@ -72,7 +72,7 @@ def spawn(*args: object, timeout: float = 120, **environment: str) -> Outcome:
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
-def spawn_python(*args: object, timeout: float = 120, **environment: str) -> Outcome:
+def spawn_python(*args: object, timeout: float = 600, **environment: str) -> Outcome:
     """Run this Python in a new process."""
     return spawn(sys.executable, *args, timeout=timeout, **environment)
 

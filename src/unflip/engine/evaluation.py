@@ -68,9 +68,9 @@ def accuracy(probs: Tensor, labels: Tensor) -> float:
     return float((probs.argmax(1) == labels.to(probs.device)).float().mean())
 
 
-def evaluate(trainer: Trainer, truth: Truth) -> dict[str, Any]:
+def evaluate(trainer: Trainer, model: Ensemble, truth: Truth) -> dict[str, Any]:
     """Return an epoch's accuracies: on validation examples, on each test set, and of the current labels."""
-    val, model, processes = trainer.val_rows, trainer.method.model(), trainer.processes
+    val, processes = trainer.val_rows, trainer.processes
     metrics: dict[str, Any] = {"val_accuracy": None, "test_accuracy": None}
     if len(val):
         probs = predict_probs(model, trainer.source, processes, val)

@@ -200,10 +200,11 @@ def train_in_memory(
     trainer = make_trainer(config, dataset, processes, Reporter())
     best = BestEpoch()
     for line in trainer.fit():
+        model = trainer.method.model()
         if common.select == "noisy-val":
             with finite(f"at the end of epoch {line['epoch']}"):
-                line |= evaluate(trainer, Truth(None, {}))
-        best.update(line["epoch"], selection_score(common.select, line), trainer.method.model())
+                line |= evaluate(trainer, model, Truth(None, {}))
+        best.update(line["epoch"], selection_score(common.select, line), model)
     scores, _ = score_examples(trainer, best, common.epochs, clean_val=False)
     table = label_table(trainer.labels, scores.assessment, splits=dataset.splits())
     annotators = _annotator_tables(trainer, scores, table, dataset)
@@ -275,10 +276,11 @@ class Session:
         """Evaluate an epoch, add the results to its metrics ``line``, select, and save."""
         epoch, trainer, state = line["epoch"], self.trainer, self.state
         trainer.check_weights(f"at the end of epoch {epoch}")
+        model = trainer.method.model()
         with finite(f"at the end of epoch {epoch}"):
-            line |= evaluate(trainer, self.truth)
+            line |= evaluate(trainer, model, self.truth)
         rule = effective_rule(self.config.common.select, clean_val=self.truth.clean_val)
-        state.best.update(epoch, selection_score(rule, line), trainer.method.model())
+        state.best.update(epoch, selection_score(rule, line), model)
         line["seconds"] = time.perf_counter() - trainer.progress.started
         state.seconds += line["seconds"]
         _log.info("epoch %d of %d: %s", epoch, self.config.common.epochs, summary(line))
