@@ -49,10 +49,10 @@ def make(
     return features, np.where(wrong, random.integers(classes, size=count), labels), labels
 
 
-def write(folder: Path, count: int, width: int, classes: int, **noise: float) -> Path:
+def write(folder: Path, count: int, width: int, classes: int, std: float = 4.0, noise_rate: float = 0.2) -> Path:
     """Write such data to a folder that :func:`measure` takes, and return it; true labels go beside it."""
     folder.mkdir()
-    features, labels, clean = make(count, width, classes, **noise)
+    features, labels, clean = make(count, width, classes, std, noise_rate)
     np.save(folder / "train.npy", features)
     np.save(folder / "train_labels.npy", labels)
     np.save(folder.with_name("clean.npy"), clean)

@@ -31,7 +31,7 @@ SIZES = (
 )
 """Examples, features, classes."""
 LAST = (200_000, 128, 5000)
-LAST_NOISE = {"std": 2.0, "noise_rate": 0.1}
+LAST_STD, LAST_NOISE_RATE = 2.0, 0.1
 MOST = 1.5  # times as much per example with ten times as many
 MINUTES, GB = 20, 8  # that the last may take, on one core
 
@@ -43,8 +43,8 @@ def main() -> None:
     for size in (LAST,) if "--last" in sys.argv else (*SIZES, LAST):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            noise = LAST_NOISE if size == LAST else {}
-            figures = measure(write(folder / "data", *size, **noise), folder / "run", "unflip")
+            noise = (LAST_STD, LAST_NOISE_RATE) if size == LAST else ()
+            figures = measure(write(folder / "data", *size, *noise), folder / "run", "unflip")
             labels, clean = pq.read_table(folder / "run" / "labels.parquet"), np.load(folder / "clean.npy")
         count, seconds, beyond = size[0], figures["seconds"], figures["gb"] - figures["imported"]
         found[size] = seconds / count * 1e3, beyond / count * 2**20

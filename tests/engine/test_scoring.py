@@ -65,7 +65,8 @@ def gaussian_log_probs(features: Tensor, trainer: Trainer) -> Tensor:
 
 
 def test_scores_of_a_method_without_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer, scores = scored("plc", tmp_path, monkeypatch, **{"plc.warmup": 1})
+    settings: dict[str, Any] = {"plc.warmup": 1}
+    trainer, scores = scored("plc", tmp_path, monkeypatch, **settings)
     labels, train = trainer.labels, trainer.method.context.train
     is_train = torch.zeros(150, dtype=torch.bool).index_fill_(0, train, True)
     inputs, assessment = trainer.source.fetch(ROWS), scores.assessment
@@ -113,7 +114,7 @@ def test_scores_of_a_method_without_its_own(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_scores_of_a_method_with_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = {"unflip.warmup": 1, "unflip.members": 3, "unflip.steps": 20}
+    settings: dict[str, Any] = {"unflip.warmup": 1, "unflip.members": 3, "unflip.steps": 20}
     trainer, scores = scored("unflip", tmp_path, monkeypatch, [10, 11], **settings)
     labels, train, val, assessment = trainer.labels, trainer.method.context.train, trainer.val_rows, scores.assessment
     own = trainer.method.label_scores(labels)

@@ -407,7 +407,8 @@ def _extrapolate(past: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
     products = differences @ differences.T
     products.diagonal().add_(_RIDGE * products.trace() + _TINY)  # differences may be linearly dependent
     weights = torch.linalg.solve(products, differences @ errors[-1])
-    return (steps[-1] - (weights @ steps.diff(dim=0)).clamp(-_MAX_MOVE, _MAX_MOVE)).float()
+    extrapolated: Tensor = steps[-1] - (weights @ steps.diff(dim=0)).clamp(-_MAX_MOVE, _MAX_MOVE)
+    return extrapolated.float()
 
 
 def class_prior(log_probs: Tensor) -> Tensor:
