@@ -328,8 +328,8 @@ def before_apply(path: Path, keys: Keys) -> tuple[Tensor, Tensor]:
         keys: what identifies the examples of the data.
     """
     columns, _ = read_columns(path, (*NAMING, "new_path", "label", "given_label", "digest", "reason"), str(path))
-    for row, name in enumerate(columns.get("new_path", ())):
-        columns["path"][row] = name or columns["path"][row]
+    names = columns.get("path") or columns["id"]
+    names[:] = [new or old for new, old in zip(columns.get("new_path", names), names, strict=True)]
     known = {name: number for number, name in enumerate(keys.class_names)} | {None: -1}
     given, reviewed, matcher = torch.tensor(keys.given), torch.full((len(keys.given),), -1), Matcher(keys)
     rows = zip(_references(columns, keys, str(path)), columns["label"], columns["reason"], strict=True)
