@@ -1,6 +1,7 @@
 """Started by test_own_loop.py: two processes record a share each; both must end as one process would."""
 
 import json
+import multiprocessing
 import os
 import sys
 from pathlib import Path
@@ -8,7 +9,6 @@ from typing import Any
 
 import torch
 import torch.distributed
-import torch.multiprocessing
 from torch import nn
 
 from two_processes import same_everywhere
@@ -48,7 +48,13 @@ def main(out: Path) -> None:
     torch.set_num_threads(1)
     one = run(0, 1)
     # forked, since each process of a launch would import torch
-    torch.multiprocessing.start_processes(compare, (one, out), nprocs=2, start_method="fork")
+    context = multiprocessing.get_context("fork")
+    workers = [context.Process(target=compare, args=(rank, one, out)) for rank in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0]
 
 
 def compare(rank: int, one: dict[str, Any], out: Path) -> None:
