@@ -27,6 +27,7 @@ from unflip.data.loaders import load_raw
 from unflip.data.options import DataOptions
 from unflip.data.rewrite import NewLabels, rewrite
 from unflip.errors import ConfigError, InputError, RunFolderError, UnflipWarning
+from unflip.report.run_report import next_commands
 from unflip.review.decisions import Choice, State
 from unflip.review.review import open_review
 
@@ -352,11 +353,14 @@ def test_corrected_data_is_cleaned_with_the_labels_given_before(name: str, tmp_p
 
 def test_your_own_changes_to_corrected_data_are_kept(run: unflip.Result, tmp_path: Path) -> None:
     kind = TableFile(".csv")
-    fixed = run.apply(tmp_path / "fixed.csv").data
+    done = run.apply(tmp_path / "fixed.csv")
+    assert repr(done).startswith(f"Applied(relabeled={len(WRONG)}, dropped=0, missing=0, listed=")
+    fixed = done.data
     before, after = [i for i in WRONG if i % 3 == 0][:2]
     change_cell(fixed, before, "cat")
     second = cleaned(kind, fixed, tmp_path / "second")
     assert labels_of(second, "given_label_name") == GIVEN | {before: "cat"}
+    assert f"unflip apply {second.folder} --out fixed-2.csv" in [command for command, _ in next_commands(second)]
     change_cell(fixed, after, "cat")
     expected = TRUTH | {before: "cat", after: "cat"}
     expected[before] = labels_of(second, "suggested_label_name")[before]

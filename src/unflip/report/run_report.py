@@ -110,7 +110,7 @@ def next_commands(run: Run) -> list[tuple[str, str]]:
         with suppress(UnflipError):  # data of this kind cannot be written, or is gone
             data = run.own_data()
             suffix, name = "".join(target_suffixes(data)), Path(data.path).name
-            before = re.fullmatch(r"(.*-fixed)(?:-(\d+))?", name := name.removesuffix(suffix))
+            before = re.fullmatch(r"(.*\bfixed)(?:-(\d+))?", name := name.removesuffix(suffix))
             fixed = f"{before[1]}-{int(before[2] or 1) + 1}{suffix}" if before else f"{name}-fixed{suffix}"
             commands.insert(0, (["apply", folder, "--out", fixed], "write your data with corrected labels"))
         commands.insert(0, (["review", folder], "decide in the browser"))
