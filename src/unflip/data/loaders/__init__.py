@@ -14,7 +14,7 @@ from unflip.errors import ConfigError, InputError
 
 _log = logging.getLogger(__name__)
 FOR_ALL = frozenset((
-    "path", "labels", "annotations", "unlabeled", "ordinal", "reviewed", "limit", "per_class", "classes",
+    "path", "labels", "annotations", "unlabeled", "ordinal", "reviewed", "changes", "limit", "per_class", "classes",
     "val_fraction", "groups",
 ))  # fmt: skip
 """Options for all data."""
