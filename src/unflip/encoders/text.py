@@ -72,10 +72,8 @@ class TextEncoder(ABC):
         encoder = cls.fit(())
         own = encoder.state()[0]
         if own["weights"] != settings.get("weights"):
-            raise InputError(
-                f"{own['model']} has other weights ({own['weights']}) than the features were computed with "
-                f"({settings.get('weights')}); restore that version, or train again"
-            )
+            told = f"{own['model']} has other weights ({own['weights']}) than the features were computed with"
+            raise InputError(f"{told} ({settings.get('weights')}); restore that version, or train again")
         return encoder
 
 

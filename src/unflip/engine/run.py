@@ -233,10 +233,8 @@ def _check_same(run: Run, config: RunConfig) -> None:
         raise ConfigError(f"{run.folder} was started with epochs = {before['epochs']}; --resume can only raise that")
     for key in before | now:  # top-level keys first: the method before its options
         if key != "epochs" and before.get(key) != now.get(key):
-            raise ConfigError(
-                f"{run.folder} was started with {key} = {before.get(key)}, now it is {now.get(key)}; "
-                "resume with the same value, or start over with --force"
-            )
+            told = f"{run.folder} was started with {key} = {before.get(key)}, now it is {now.get(key)}"
+            raise ConfigError(f"{told}; resume with the same value, or start over with --force")
 
 
 class Session:

@@ -205,8 +205,6 @@ def _below(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 def image_channels(network: nn.Module, input_shape: Sequence[int]) -> int:
     """Return the number of channels; raise ConfigError if examples are not images (channels, height, width)."""
     if len(input_shape) != 3:
-        raise ConfigError(
-            f"{type(network).__name__} takes images (c, h, w), not examples of shape {tuple(input_shape)}; try "
-            "--network mlp"
-        )
+        told = f"{type(network).__name__} takes images (c, h, w), not examples of shape {tuple(input_shape)}"
+        raise ConfigError(f"{told}; try --network mlp")
     return input_shape[0]

@@ -95,10 +95,8 @@ def check_distributions(rows: Tensor, what: str, tolerance: float) -> None:
     good = ((sums - 1).abs() <= tolerance) & (smallest >= 0)  # False for NaN
     if not good.all():
         row = int((~good).int().argmax())
-        raise InputError(
-            f"{what}: row {row} sums to {float(sums[row]):.7g}, its smallest value is {float(smallest[row]):g}; "
-            f"rows must sum to 1 within {tolerance:g} and not be negative"
-        )
+        told = f"{what}: row {row} sums to {float(sums[row]):.7g}, its smallest value is {float(smallest[row]):g}"
+        raise InputError(f"{told}; rows must sum to 1 within {tolerance:g} and not be negative")
 
 
 NAMED_MAPS: dict[str, dict[int, int]] = {
