@@ -144,9 +144,8 @@ class OwnedFolder:
         except OSError as error:
             raise RunFolderError(f"{option} {self.path}: {error.strerror}") from error
         if first is not None:
-            raise RunFolderError(
-                f"{option} {self.path}: holds files that are not ours, such as {first}; name a new or an empty folder"
-            )
+            told = f"{option} {self.path}: holds files that are not ours, such as {first}"
+            raise RunFolderError(f"{told}; name a new or an empty folder")
 
     def check_all_ours(self) -> None:
         """Raise RunFolderError if the folder has files besides ours."""

@@ -51,9 +51,8 @@ class TableEncoder(Encoder):
         columns = tuple(fit_column(name, cells.table[name], declared.get(name), text_encoder) for name in header)
         if not any(column.width for column in columns):
             reasons = ", ".join(f"{column.name} ({column.why})" for column in columns[:_MAX_LISTED])
-            raise InputError(
-                f"no usable column: {reasons or 'the table is empty'}; use --numeric, --categorical or --text-column"
-            )
+            told = f"no usable column: {reasons or 'the table is empty'}"
+            raise InputError(f"{told}; use --numeric, --categorical or --text-column")
         return cls(columns)
 
     @property

@@ -70,9 +70,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     except OSError as error:
         raise InputError(f"weights {path}: {error.strerror or 'not a readable file'}") from error
     except Exception as error:  # arbitrary bytes raise anything in torch
-        raise InputError(
-            f"weights {path}: not a plain file of weights; give a .safetensors file, or a state_dict by torch.save"
-        ) from error
+        told = f"weights {path}: not a plain file of weights"
+        raise InputError(f"{told}; give a .safetensors file, or a state_dict by torch.save") from error
     for key in ("state_dict", "model"):  # where training checkpoints keep them
         content = content[key] if isinstance(content, dict) and isinstance(content.get(key), dict) else content
     items = content.items() if isinstance(content, dict) else [(None, None)]

@@ -72,9 +72,8 @@ def check_labels(labels: Tensor, num_classes: int, *, what: str = "labels", clea
     outside = (labels < 0) | (labels >= num_classes)
     if outside.any():
         row = int(outside.int().argmax())
-        raise InputError(
-            f"{what}: row {row} holds class {int(labels[row])}; there are {num_classes} classes, 0 to {num_classes - 1}"
-        )
+        known = f"there are {num_classes} classes, 0 to {num_classes - 1}"
+        raise InputError(f"{what}: row {row} holds class {int(labels[row])}; {known}")
     return labels
 
 
