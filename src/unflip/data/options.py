@@ -16,8 +16,8 @@ class ImageOptions(Options):
     """How image files are read."""
 
     image_size: int | None = Field(None, ge=8, le=4096)
-    """Input size of the network in pixels; by default 224, and for images of up to 64 x 64 pixels their own size (112
-    if they are embedded). Images of up to 64 pixels are kept in memory, and larger ones are read batch by batch."""
+    """Input size of the network in pixels; by default 224, or the images' own size up to 64 x 64 (112 if they are
+    embedded). Images of up to 64 pixels are kept in memory, and larger ones are read batch by batch."""
     image_resize: int | None = Field(None, ge=8, le=8192)
     """Length of the shorter side after scaling, before the center is cropped; by default 8/7 of `image_size`, or
     `image_size` itself for images of up to 64 pixels."""
