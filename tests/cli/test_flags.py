@@ -44,7 +44,7 @@ def test_a_new_flag_is_one_key() -> None:
         seen.append({"out": out, "quiet": quiet, **options})
 
     helped = CliRunner().invoke(added, ["--help"], env={"COLUMNS": "200"})
-    assert "Standard deviation of the noise between two views of a row" in helped.output
+    assert "Standard deviation of the random noise added to rows in training" in helped.output
     done = CliRunner().invoke(added, ["place", "--jitter", "0.5", "--ignore", "a", "--ignore", "b", "-q"])
     assert done.exit_code == 0
     assert seen == [{"out": "place", "quiet": True, "jitter": 0.5, "ignore": ["a", "b"]}]

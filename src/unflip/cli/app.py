@@ -84,7 +84,7 @@ def _root(
 
 
 def list_parts(
-    kind: Annotated[str | None, typer.Argument(help=f"{', '.join(KINDS)}; all by default.", metavar="[KIND]")] = None,
+    kind: Annotated[str | None, typer.Argument(help=f"{', '.join(KINDS)}; by default all.", metavar="[KIND]")] = None,
 ) -> None:
     """List available methods, networks, backbones, checks, presets and more."""
     if kind is not None and kind not in KINDS:

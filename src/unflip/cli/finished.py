@@ -25,7 +25,7 @@ def apply(
 ) -> None:
     """Write your data with corrected labels; reviewed labels take precedence.
 
-    The original data is never changed. Class folders are written as links. changes.csv lists every change.
+    The original data is never changed. Files in class folders are linked, not copied. changes.csv lists every change.
 
     Example: unflip apply runs/photos --out photos-fixed
     """

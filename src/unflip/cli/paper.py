@@ -37,7 +37,7 @@ def sweep(
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run every cell of a grid; finished cells are skipped, and interrupted cells are resumed.
+    """Run every cell (training run) of a grid; finished cells are skipped, and interrupted ones are resumed.
 
     The exit code is 1 if a cell failed twice.
 
@@ -79,7 +79,7 @@ def sweep(
 def table(
     name: Annotated[str, typer.Argument(help="Number of a table of the paper: 1 to 6.")],
     results: Annotated[
-        list[Path] | None, typer.Option(help="A results.jsonl, or the folder of a sweep; repeatable.", metavar="PATH")
+        list[Path] | None, typer.Option(help="A results.jsonl file or a sweep folder; repeatable.", metavar="PATH")
     ] = None,
     show: Annotated[
         str,
@@ -119,7 +119,7 @@ def _counts(progress: "Progress") -> str:
 def label_error_benchmark(
     folder: Annotated[Path, typer.Argument(help="A clone of cleanlab/label-error-detection-benchmarks.")],
 ) -> None:
-    """Find label errors on cleanlab's public benchmark, with the same predicted probabilities.
+    """Find label errors in cleanlab's public benchmark, from its predicted probabilities.
 
     Example: unflip paper label-error-benchmark label-error-detection-benchmarks
     """

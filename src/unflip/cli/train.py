@@ -28,8 +28,8 @@ def embed(
 ) -> None:
     """Compute image features with a pretrained network, so that training takes seconds.
 
-    Labels, class names, paths, splits and the encoder are saved with the
-    features. If the command is interrupted, run it again to resume.
+    Labels, class names, paths, splits and the encoder are saved with the features. If the command is interrupted, run
+    it again to resume.
 
     Example: unflip embed photos --out features.npz
     """
@@ -60,8 +60,8 @@ def corrupt(
 ) -> None:
     """Add label noise to clean labels, and record the recipe.
 
-    A recipe consists of the steps pmd1, pmd2, pmd3 (instance-dependent noise of the paper's types I to III), sym, asym,
-    asym-pairs, asym-cycle and pair, each with its level, as in sym:0.3, and matrix. They are applied in order.
+    A recipe consists of steps, applied in order: pmd1, pmd2 or pmd3 (instance-dependent noise of the paper's types I to
+    III), sym, asym, asym-pairs, asym-cycle or pair, each with a level, as in sym:0.3, or matrix.
 
     Example: unflip corrupt --data digits --noise "pmd1:0.35 + sym:0.30" --out labels.npy
     """

@@ -16,11 +16,11 @@ class ImageOptions(Options):
     """How image files are read."""
 
     image_size: int | None = Field(None, ge=8, le=4096)
-    """Input size of the network in pixels; by default 224, or for images up to 64 x 64 their own size (112 if they are
-    embedded). Images up to 64 pixels are kept in memory, and larger images are read batch by batch."""
+    """Input size of the network in pixels; by default 224, or the images' own size up to 64 x 64 (112 if they are
+    embedded). Images of up to 64 pixels are kept in memory, and larger ones are read batch by batch."""
     image_resize: int | None = Field(None, ge=8, le=8192)
     """Length of the shorter side after scaling, before the center is cropped; by default 8/7 of `image_size`, or
-    `image_size` itself for images up to 64 pixels."""
+    `image_size` itself for images of up to 64 pixels."""
     resample: Resample = "bilinear"
     """Interpolation used for scaling."""
     crop: Crop = "resized"
@@ -54,10 +54,10 @@ class DataOptions(ImageOptions):
     text_column: tuple[str, ...] = ()
     """Tables: columns to read as texts."""
     text_encoder: str | None = None
-    """Text encoder: see `unflip list text-encoders`; by default wordllama if it is installed, or else tfidf."""
+    """Text encoder: see `unflip list text-encoders`; by default wordllama if it is installed, otherwise tfidf."""
     labels: str | None = None
     """A file of labels that replace the training labels; the data's own labels are then used only for evaluation.
-    For CIFAR, also a name such as `cifar-10n:worse`, for the human labels in a published file."""
+    For CIFAR, also a name such as `cifar-10n:worse`, which stands for published human labels."""
     annotations: str | None = None
     """Labels from several annotators: a table (index, path or id; annotator; label) or an export from Label Studio or
     Argilla. The data's own labels are then used only for evaluation."""
@@ -67,10 +67,10 @@ class DataOptions(ImageOptions):
     """Value that means no label, such as -1, in addition to empty cells. Examples without a label get a
     suggested label."""
     reviewed: str | None = None
-    """A table (index or path, label) of reviewed labels, which are never changed."""
+    """A table (index, path or id; label) of reviewed labels, which are never changed."""
     changes: str | None = None
-    """The list of changes that `apply` wrote with the data, which has the labels given before and the reviewed labels.
-    `clean` finds this list next to the data."""
+    """The list of changes that `apply` wrote with the data; it contains the original and the reviewed labels. `clean`
+    finds it by itself."""
     limit: PositiveInt | None = None
     """Number of training examples to use, from the start of the training set; by default all."""
     per_class: PositiveInt | None = None
@@ -78,8 +78,8 @@ class DataOptions(ImageOptions):
     classes: PositiveInt | tuple[Annotated[str, StringConstraints(strip_whitespace=True)], ...] | None = None
     """The number of classes, or their names in order; by default, the classes in the training labels."""
     ordinal: bool = False
-    """Treat classes as ordered, by number or as listed in `classes`. Confusing neighboring classes is then a smaller
-    error."""
+    """Treat classes as ordered, by number or as listed in `classes`. Confusing neighboring classes then counts as a
+    smaller error."""
     val_fraction: float = Field(0.1, ge=0.0, lt=1.0)
     """Share of the training examples held out for validation, stratified by given label; ignored if the data
     has a `val` split."""
@@ -92,7 +92,7 @@ class DataOptions(ImageOptions):
     augment: Augment = True
     """Mirror and crop training images at random; `randaugment` also distorts them and changes their colors."""
     jitter: float = Field(0.0, ge=0.0)
-    """Standard deviation of the noise between two views of a row, in units of the standardized features."""
+    """Standard deviation of the random noise added to rows in training, in units of the standardized features."""
     mmap_threshold_mb: float = Field(1024.0, ge=0.0)
     """Array files larger than this many megabytes stay on disk and are read batch by batch."""
 

@@ -17,7 +17,7 @@ class CoteachingOptions(Options):
     """Start of selection by disagreement, and fraction of dropped examples; defaults for CIFAR-10."""
 
     warmup: NonNegativeInt = 20
-    """Number of epochs in which examples are selected from whole batches: 20 for CIFAR-10, 5 for CIFAR-100."""
+    """Number of epochs before examples are selected by disagreement: 20 for CIFAR-10, 5 for CIFAR-100."""
     forget_rate: Annotated[float, Field(ge=0.0, lt=1.0)] | Literal["auto"] = "auto"
     """Final fraction of a batch that is dropped, ideally the noise rate; `auto` estimates it during the warm-up."""
     ramp_epochs: PositiveInt = 10

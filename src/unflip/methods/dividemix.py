@@ -40,8 +40,8 @@ class DivideMixOptions(Options):
     window: PositiveInt = 1
     """Number of epochs over which normalized losses are averaged before the mixture is fitted; 5 at 90% noise."""
     asymmetric: bool = False
-    """Whether to add a negative-entropy term to the loss during the warm-up, for class-dependent noise (section
-    3.1)."""
+    """Whether to add a negative-entropy term to the loss during the warm-up, for class-dependent noise (section 3.1
+    of the paper)."""
     prior_weight: float = Field(1.0, ge=0.0)
     """Weight of the penalty that keeps the mean prediction near uniform; lower it if classes are very imbalanced."""
 

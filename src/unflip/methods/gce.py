@@ -17,7 +17,7 @@ class GCEOptions(Options):
     q: float = Field(0.7, gt=0.0, le=1.0)
     """Interpolates between cross-entropy (close to 0) and mean absolute error (1)."""
     truncation: float | None = Field(None, gt=0.0, lt=1.0)
-    """k: examples with p_y of k or less are pruned; 0.5 in the paper. By default, no examples are pruned."""
+    """k: examples whose label has a probability of at most k are pruned; 0.5 in the paper. By default, none are."""
     prune_from: PositiveInt = 40
     """Epoch after which examples are first pruned: 40 for CIFAR-10, 80 for CIFAR-100."""
     prune_every: PositiveInt = 10

@@ -77,16 +77,16 @@ class CalibrationOptions(SampleOptions):
     start: PositiveInt | None = None
     """First epoch with calibration; by default the first after the warm-up of the calibrated method."""
     every: PositiveInt = 1
-    """Number of epochs between calibrations."""
+    """Number of epochs from one calibration to the next."""
 
 
 class MeanOptions(Options):
     """Options of MDDC."""
 
     damping: float = Field(1.0, gt=0.0)
-    """C: an example at a squared distance of C times the class's variance from the median gets the weight 1/e."""
+    """C: an example at a squared distance from the median of C times the class's total variance gets the weight 1/e."""
     covariance: Literal["empirical", "isotropic", "damped"] = "empirical"
-    """Covariance of samples about the robust mean. The paper derives the mean for `isotropic`, but does not say which
+    """Covariance with which samples are drawn. The paper derives the mean for `isotropic`, but does not say which
     covariance it samples with."""
     normalize: Normalize = "sum"
     """Divide weights by their `sum` or, as printed in the paper, by the `count` of examples. With `count`, the mean

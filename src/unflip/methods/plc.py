@@ -56,7 +56,8 @@ class RuleOptions(Options):
     """Progressive label correction; defaults from PLC's released code for CIFAR."""
 
     rule: Literal["ratio", "margin"] = "ratio"
-    """`ratio` changes y to g if f_y / f_g is below the threshold, `margin` if f_g - f_y is above it."""
+    """With class probabilities f, a label y changes to the predicted class g: with `ratio` if f_y / f_g is below the
+    threshold, with `margin` if f_g - f_y is above it."""
     threshold: float | None = Field(None, gt=0.0, lt=1.0)
     """Initial threshold: 0.3 for ratio, 0.7 for margin."""
     step: float = Field(0.1, ge=0.0, lt=1.0)

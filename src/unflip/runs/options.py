@@ -44,7 +44,7 @@ class Common(Options):
     network: str = "mlp"
     """Network: see `unflip list networks`."""
     epochs: int = Field(30, gt=0, le=99_999)
-    """Passes over the data."""
+    """Passes over the data; methods and presets may have another default."""
     seed: Seed = 0
     """Random seed."""
     select: SelectionRule = "noisy-val"

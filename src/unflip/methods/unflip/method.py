@@ -73,7 +73,8 @@ class UnflipOptions(Options):
     view_weights: tuple[float, ...] | None = None
     """Weights of networks and Gaussians; by default those that maximize the likelihood of the given labels."""
     prior: Literal["auto", "equal", "empirical"] = "auto"
-    """Class prior: `auto` moves it toward uniform as far as noise may have made it unequal."""
+    """Class prior: `equal` is uniform, `empirical` is as estimated, and `auto` moves the estimate toward uniform as
+    far as noise may have made it unequal."""
     noise_rate: float | None = Field(None, gt=0.0, lt=1.0)
     """Fraction of wrong labels, if you know it; by default it is estimated."""
     soft_targets: bool = True
