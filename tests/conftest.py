@@ -3,6 +3,7 @@
 import os
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, and for every process that a test starts
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # the threads of a test wait without using a processor
 # Some virtual machines announce AMX and die of it (illegal instruction) in bfloat16; float32 never uses it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 

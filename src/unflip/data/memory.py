@@ -20,8 +20,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 from numpy.typing import ArrayLike
-from scipy.sparse import issparse
-from sklearn.utils import column_or_1d
 
 from unflip.data.annotations import ANNOTATOR
 from unflip.data.arrays import Array, write_npz
@@ -452,7 +450,7 @@ def _take(data: Any, rows: Array) -> Any:
         return without_views(data).take(pa.array(rows)).cast(data.schema)
     if type(data).__module__.startswith("pyarrow."):
         return data.take(pa.array(rows))
-    return data.tocsr()[rows] if issparse(data) else data[rows]
+    return data.tocsr()[rows] if hasattr(data, "tocsr") else data[rows]
 
 
 def as_frame(table: pa.Table, memory: InMemory | None) -> Any:
@@ -572,7 +570,7 @@ def unmasked(values: Any) -> Any:
 
 def dense_rows(features: Any) -> Array:
     """Return rows that torch can read, which must be writable; sparse ones in full."""
-    if issparse(features):
+    if hasattr(features, "toarray"):
         rows, columns = features.shape
         needed = rows * columns * features.dtype.itemsize
         if needed > _MAX_DENSE:
@@ -593,6 +591,8 @@ def check_order(data: Any, labels: Any) -> None:
 
 def complete_column(column: ArrayLike, name: str) -> Array:
     """Return labels or groups (n,) as an array; refuse gaps and several types."""
+    from sklearn.utils import column_or_1d
+
     array: Array = np.asarray(column)
     array = column_or_1d(array.astype(object) if array.dtype.kind == "T" else column, warn=True)
     try:

@@ -5,8 +5,6 @@ from hashlib import blake2b
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from unflip.compute import generator
@@ -196,6 +194,9 @@ def same_examples(part: Split) -> Tensor | None:
 
 def _joined(keys: Array, groups: Array) -> Array:
     """Return the numbers (n,) of the connected components of examples that share keys or groups."""
+    from scipy.sparse import coo_array  # slow to import, and few runs need it
+    from scipy.sparse.csgraph import connected_components
+
     first = int(keys.max()) + 1
     total = first + int(groups.max()) + 1
     edges = coo_array((np.ones(len(keys), bool), (keys, groups + first)), shape=(total, total))

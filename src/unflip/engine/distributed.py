@@ -1,15 +1,17 @@
 """The device and the processes of a run, and the communication between them."""
 
 import os
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric import Fabric
-from lightning_fabric.plugins.precision import MixedPrecision
 from torch import Tensor
 
 from unflip.compute import find_device
 from unflip.errors import ConfigError
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 class Distributed:
@@ -25,26 +27,33 @@ class Distributed:
         count: the number of processes.
         rank: the number of this process, from 0.
         is_first: whether this is the process that writes files and prints.
-        scaler: scales the gradients of float16; its state is part of a checkpoint.
     """
 
     def __init__(self, device: str = "auto", precision: str = "float32", threads: int | None = None) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
-        accelerator = find_device(device)
-        self.precision = find_precision(precision, accelerator)
-        world = int(os.environ.get("WORLD_SIZE", "1"))
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+        self._accelerator = find_device(device)
+        self.precision = find_precision(precision, self._accelerator)
+        self.count, self.rank = int(os.environ.get("WORLD_SIZE", "1")), 0
+        self.device = torch.device(self._accelerator)
+        if not self._is_plain:
+            self.device, self.rank = self.fabric.device, self.fabric.global_rank
+        self.is_first = self.rank == 0
+
+    @cached_property
+    def fabric(self) -> "Fabric":
+        """Lightning's part in it; importing lightning-fabric takes longer than torch, and one process needs none."""
+        from lightning_fabric import Fabric
+        from lightning_fabric.plugins.precision import MixedPrecision
+
+        kind, local = self._accelerator, int(os.environ.get("LOCAL_WORLD_SIZE", self.count))
         plugin = None
         if self.precision != "float32":  # float16 also scales its gradients
-            plugin = MixedPrecision("bf16-mixed" if self.precision == "bfloat16" else "16-mixed", accelerator)
-        strategy = "ddp" if world > 1 else "auto"
-        self.fabric = Fabric(
-            accelerator=accelerator, devices=local, num_nodes=world // local, strategy=strategy, plugins=plugin
-        )
-        self.fabric.launch()
-        self.device, self.count, self.rank = self.fabric.device, self.fabric.world_size, self.fabric.global_rank
-        self.is_first, self.scaler = self.rank == 0, self.fabric.strategy.precision
+            plugin = MixedPrecision("bf16-mixed" if self.precision == "bfloat16" else "16-mixed", kind)
+        nodes, strategy = self.count // local, "ddp" if self.count > 1 else "auto"
+        fabric = Fabric(accelerator=kind, devices=local, num_nodes=nodes, strategy=strategy, plugins=plugin)
+        fabric.launch()
+        return fabric
 
     @property
     def _is_plain(self) -> bool:
@@ -71,7 +80,21 @@ class Distributed:
     def unscale(self, optimizer: Any) -> None:
         """Undo the gradient scaling of float16."""
         if not self._is_plain:
-            self.scaler.unscale_gradients(optimizer.optimizer)
+            self.fabric.strategy.precision.unscale_gradients(optimizer.optimizer)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the gradient scale of float16."""
+        return {} if self._is_plain else self.fabric.strategy.precision.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the gradient scale of float16."""
+        if state:
+            self.fabric.strategy.precision.load_state_dict(state)
+
+    def wait(self) -> None:
+        """Wait for all processes."""
+        if self.count > 1:
+            self.fabric.barrier()
 
     def interleave(self, share: Tensor, total: int) -> Tensor:
         """Undo :func:`unflip.engine.trainer.cut`: return the first ``total`` rows in the original order."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import torch
-from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from unflip._version import __version__
@@ -60,6 +59,8 @@ class Truth:
         correct = (given == self.clean)[rows].cpu().numpy()
         if correct.all() or not correct.any():
             return None
+        from sklearn.metrics import roc_auc_score  # slow to import, and few people know the clean labels
+
         return float(roc_auc_score(correct, quality.to(given.device)[rows].cpu().double().nan_to_num().numpy()))
 
 

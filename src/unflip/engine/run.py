@@ -76,7 +76,7 @@ def train_run(claim: Claim, config: RunConfig, execution: Execution, *, data: Da
             session.reporter.epoch(line)
     with finite("at the end of the run"):
         session.write_results()
-    processes.fabric.barrier()
+    processes.wait()
     return run
 
 
@@ -309,7 +309,7 @@ class Session:
             "networks": [unwrap(network).state_dict() for network in trainer.networks],
             "optimizers": [optimizer.state_dict() for optimizer in trainer.optimizers],
             "method": trainer.method.state_dict(),
-            "precision": self.processes.scaler.state_dict(),
+            "precision": self.processes.state_dict(),
             "labels": trainer.labels.state_dict(),
             "best": vars(state.best),
             "metrics": state.metrics,
@@ -339,7 +339,7 @@ class Session:
         for optimizer, state in zip(trainer.optimizers, saved["optimizers"], strict=True):
             optimizer.load_state_dict(state)
         trainer.method.load_state_dict(saved["method"])
-        self.processes.scaler.load_state_dict(saved["precision"])
+        self.processes.load_state_dict(saved["precision"])
         trainer.labels.load_state_dict(saved["labels"])
         self.state = RunState(saved["metrics"], BestEpoch(**saved["best"]), saved["seconds"])
         if saved["progress"] is not None:
