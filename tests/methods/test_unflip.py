@@ -287,7 +287,9 @@ def test_targets_are_given_labels_then_beliefs_and_always_reviewed_labels(gaussi
         expected = posterior(state.log_probs, given_labels, state.informative, state.log_matrix, state.target_weight)
         reviewed = labels.trusted[method.context.train]
         assert int(reviewed.sum()) == 2
-        torch.testing.assert_close(method.targets[~reviewed], expected[~reviewed])
+        sharpened = (1.5 * expected.log()).softmax(1)
+        torch.testing.assert_close(method.targets[~reviewed], sharpened[~reviewed])
+        assert torch.equal(method.targets[~reviewed].argmax(1), expected[~reviewed].argmax(1))
         assert torch.equal(method.targets[reviewed], given_targets[reviewed])
 
 
@@ -489,7 +491,7 @@ def test_a_large_ensemble_says_the_same_in_half_the_memory(monkeypatch: pytest.M
     assert scores_half is not None
     assert torch.equal(current, current_half)
     for one, other in zip(scores_half.calibration, label_scores.calibration, strict=True):
-        assert one == pytest.approx(other, abs=0.02)
+        assert one == pytest.approx(other, abs=0.02, rel=0.005)
     torch.testing.assert_close(scores_half.odds, label_scores.odds, atol=0.05, rtol=0.02)
     assert scores_half.probs.dtype == scores_half.network.dtype == torch.float32
 

@@ -205,13 +205,16 @@ class PretrainedOptions(Options):
     least one."""
     backbone_lr_scale: float = Field(0.1, gt=0.0, le=1.0)
     """Learning rate of the pretrained layers, relative to that of the head."""
+    freeze_batch_norm: bool = True
+    """Keep the pretrained statistics of batch normalization instead of using those of each batch."""
 
 
 class Pretrained(Network):
     """A network with an ``encoder`` that may be pretrained.
 
     The gradients of a random head would distort pretrained features. So the encoder is frozen at first, and then
-    trained at a lower learning rate (Kumar et al. 2022, "Fine-Tuning can Distort Pretrained Features").
+    trained at a lower learning rate (Kumar et al. 2022, "Fine-Tuning can Distort Pretrained Features"). A few thousand
+    images in small batches estimate statistics of batch normalization worse than the pretrained ones, which are kept.
     """
 
     Options: ClassVar[type[PretrainedOptions]] = PretrainedOptions
@@ -220,6 +223,15 @@ class Pretrained(Network):
     def __init__(self, options: PretrainedOptions) -> None:
         super().__init__()
         self.options = options
+
+    def train(self, mode: bool = True) -> "Pretrained":
+        """Switch to training or evaluation mode; frozen batch normalization stays in evaluation mode."""
+        super().train(mode)
+        if self.options.pretrained and self.options.freeze_batch_norm:
+            for layer in self.encoder.modules():
+                if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+                    layer.eval()
+        return self
 
     def is_frozen(self, epoch: int, epochs: int) -> bool:
         """Whether the encoder is frozen in ``epoch`` (counted from 1) of ``epochs``."""
@@ -285,8 +297,8 @@ def efficientnet_lite0(weights: Path | None) -> Backbone:
 def _build_lite0() -> nn.Module:
     """Build the package's network with random weights.
 
-    The momentum of batch statistics is 0.1, not 0.01 as on ImageNet: after a few hundred steps of fine-tuning the
-    running statistics would still be those of ImageNet.
+    The momentum of batch statistics is 0.1, not 0.01 as on ImageNet: otherwise, if they are not frozen, the running
+    statistics would still be those of ImageNet after a few hundred steps.
     """
     package = import_extra("efficientnet_lite_pytorch", "embed")
 

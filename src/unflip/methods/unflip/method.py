@@ -212,7 +212,7 @@ class Unflip(Method):
         for rows in blocks(len(train), self.context.num_classes):
             targets = to_memberships(given[rows], self.context.num_classes)
             if state is not None and self.options.soft_targets:
-                soft = state.posterior(rows, given, state.target_weight)
+                soft = state.targets(rows, given)
                 targets = torch.where(fixed[rows, None], targets, soft)
             result[rows] = targets
         return result

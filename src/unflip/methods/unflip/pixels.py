@@ -25,6 +25,8 @@ from unflip.stats.discriminant import (
 from unflip.stats.odds import pool
 
 _ROUNDS = 2  # in which Gaussians of frozen features are fitted
+_MIN_VARIANCE = 1e-7  # of a component, as a fraction of all; rounding errors have less
+_COMPONENTS = 256  # of frozen features; Gaussians of more are too confident to tell how many labels are wrong
 
 
 class PixelUnflip(Unflip):
@@ -62,7 +64,7 @@ class PixelUnflip(Unflip):
             self._assign_folds(labels)
             batches = observed.outputs(Features(member).eval(), self.context.train)
             features = torch.cat([part for _, part in batches])
-            self._score_frozen(features[:, features.std(0) > 0], observed, labels)
+            self._score_frozen(principal_components(features), observed, labels)
         yield from super().phases(epoch, observed, labels)
 
     def _score_frozen(self, features: Tensor, observed: EpochOutputs, labels: LabelStore) -> None:
@@ -209,6 +211,15 @@ class PixelUnflip(Unflip):
             window.load_state_dict(saved, self.context.device)
         self.validation.load_state_dict(state["validation"], self.context.device)
         self.frozen = None if state["frozen"] is None else state["frozen"].to(self.context.device)
+
+
+def principal_components(features: Tensor) -> Tensor:
+    """Return the first components (m, c) of features (m, d), without constant ones."""
+    from sklearn.decomposition import PCA  # slow to import, and few runs need it
+
+    fitted = PCA(min(_COMPONENTS, *features.shape), svd_solver="covariance_eigh")
+    components = fitted.fit_transform(features.cpu().numpy())
+    return torch.from_numpy(components[:, fitted.explained_variance_ratio_ > _MIN_VARIANCE]).to(features.device)
 
 
 class Features(Network):

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from unflip.stats.annotators import AnnotatorFit
@@ -31,6 +32,7 @@ _TINY = 1e-30
 _SLOPE = 1.5  # decrease of a label's weight with disagreement
 _MIN_WEIGHTS = (0.3, 0.4)  # of a label in the last targets, and for the final labels
 _QUALITY_EXTRA = 0.15  # added to the latter for label quality
+_TARGET_POWER = 1.5  # more does harm where most labels are wrong
 _INACCURACY = (0.6, 1.4)  # of the noise rate that several annotators imply
 # class prior
 TRUST_LOW, TRUST_HIGH = 0.15, 0.25
@@ -127,6 +129,15 @@ class PosteriorState:
             return self.annotators.log_probs[rows].exp()
         log_probs = self.log_probs[rows].float()
         return posterior(log_probs, labels[rows], self.informative[rows], self.log_matrix, weight)
+
+    def targets(self, rows: slice, labels: Tensor) -> Tensor:
+        """Return training targets (r, k): the posterior with g = ``target_weight``, sharpened unless it is annotators'.
+
+        Views fitted to noisy labels are less certain of the true class than they should be, and members trained on
+        them would be, too. A power of the posterior undoes part of it, as in DivideMix (Li et al. 2020).
+        """
+        probs = self.posterior(rows, labels, self.target_weight)
+        return probs if self.annotators is not None else F.normalize(probs**_TARGET_POWER, p=1.0, dim=1)
 
     def odds(self, rows: slice, labels: Tensor) -> Tensor:
         """Return log-odds (r,) that labels are right, before calibration: :meth:`posterior_odds` plus ``log p_y``.
