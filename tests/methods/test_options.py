@@ -37,7 +37,7 @@ BASES: dict[str, tuple[str, dict[str, Any]]] = {
 OTHERS: dict[str, dict[str, Any]] = {
     "unflip": {
         "members": 2, "warmup": 3, "steps": 25, "mixup": 0.0, "ema_decay": 0.5, "gaussians": False,
-        "window": 1, "view_weights": [1.0, 0.1], "prior": "empirical", "noise_rate": 0.3, "soft_targets": False,
+        "window": 1, "prior": "empirical", "noise_rate": 0.3, "soft_targets": False,
     },
     "gce": {"q": 0.2, "truncation": 0.1, "prune_from": 3, "prune_every": 1},
     "sl": {"alpha": 1.0, "beta": 0.2, "log_zero": -9.0},

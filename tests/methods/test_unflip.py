@@ -338,18 +338,18 @@ def test_gaussians_leave_each_example_out_and_follow_the_targets(monkeypatch: py
 
 
 @pytest.mark.parametrize("gaussians", [True, False])
-def test_views_are_pooled_by_chosen_weights_and_moved_to_equal_classes(
+def test_views_are_pooled_by_their_weights_and_moved_to_equal_classes(
     monkeypatch: pytest.MonkeyPatch, gaussians: bool
 ) -> None:
     seen = Seen()
     labels = some_labels(seen)
     for prior in ("empirical", "equal"):
-        method = ensemble(seen, warmup=1, gaussians=gaussians, view_weights=(0.7, 0.2), prior=prior)
+        method = ensemble(seen, warmup=1, gaussians=gaussians, prior=prior)
         views = watched(method, monkeypatch)
         figures = learn(method, seen, labels, epoch=1)
         state = method.posterior
         assert state is not None
-        assert figures["view_weights"] == pytest.approx([0.7, 0.2][: 1 + gaussians])
+        assert figures["view_weights"] == views[0].stacked.weights.tolist()
         assert (views[0].gaussian is not None) == gaussians
         expected = (together(views[0]) + state.offset).log_softmax(1)
         torch.testing.assert_close(state.log_probs, expected)

@@ -40,6 +40,11 @@ class Distributed:
             self.device, self.rank = self.fabric.device, self.fabric.global_rank
         self.is_first = self.rank == 0
 
+    @property
+    def scaler(self) -> Any:
+        """What scales the gradients of float16, whose state is part of a checkpoint; None for plain float32."""
+        return None if self._is_plain else self.fabric.strategy.precision
+
     @cached_property
     def fabric(self) -> "Fabric":
         """Lightning's part in it; importing lightning-fabric takes longer than torch, and one process needs none."""
@@ -80,21 +85,7 @@ class Distributed:
     def unscale(self, optimizer: Any) -> None:
         """Undo the gradient scaling of float16."""
         if not self._is_plain:
-            self.fabric.strategy.precision.unscale_gradients(optimizer.optimizer)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the gradient scale of float16."""
-        return {} if self._is_plain else self.fabric.strategy.precision.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the gradient scale of float16."""
-        if state:
-            self.fabric.strategy.precision.load_state_dict(state)
-
-    def wait(self) -> None:
-        """Wait for all processes."""
-        if self.count > 1:
-            self.fabric.barrier()
+            self.scaler.unscale_gradients(optimizer.optimizer)
 
     def interleave(self, share: Tensor, total: int) -> Tensor:
         """Undo :func:`unflip.engine.trainer.cut`: return the first ``total`` rows in the original order."""

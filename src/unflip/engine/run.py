@@ -76,7 +76,8 @@ def train_run(claim: Claim, config: RunConfig, execution: Execution, *, data: Da
             session.reporter.epoch(line)
     with finite("at the end of the run"):
         session.write_results()
-    processes.wait()
+    if processes.count > 1:
+        processes.fabric.barrier()
     return run
 
 
@@ -309,7 +310,7 @@ class Session:
             "networks": [unwrap(network).state_dict() for network in trainer.networks],
             "optimizers": [optimizer.state_dict() for optimizer in trainer.optimizers],
             "method": trainer.method.state_dict(),
-            "precision": self.processes.state_dict(),
+            "precision": self.processes.scaler and self.processes.scaler.state_dict(),
             "labels": trainer.labels.state_dict(),
             "best": vars(state.best),
             "metrics": state.metrics,
@@ -339,7 +340,8 @@ class Session:
         for optimizer, state in zip(trainer.optimizers, saved["optimizers"], strict=True):
             optimizer.load_state_dict(state)
         trainer.method.load_state_dict(saved["method"])
-        self.processes.load_state_dict(saved["precision"])
+        if self.processes.scaler:
+            self.processes.scaler.load_state_dict(saved["precision"])
         trainer.labels.load_state_dict(saved["labels"])
         self.state = RunState(saved["metrics"], BestEpoch(**saved["best"]), saved["seconds"])
         if saved["progress"] is not None:

@@ -255,8 +255,7 @@ def lr_factor(options: OptimizerOptions, progress: float, epochs: int) -> float:
     if options.schedule == "cosine":
         return min(1.0, 0.1 + progress) * (1 + math.cos(math.pi * progress / epochs)) / 2
     epoch = math.floor(progress) + 1
-    ramp = min(1.0, epoch / (options.lr_warmup + 1))
-    return ramp * options.gamma ** sum(epoch > milestone for milestone in options.milestones)
+    return float(options.gamma ** sum(epoch > milestone for milestone in options.milestones))
 
 
 def shuffled(indices: Tensor, generator: torch.Generator) -> Tensor:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, PositiveInt
 
 from unflip.data.options import DataOptions, NoiseOptions
 from unflip.options import Options
@@ -32,8 +32,6 @@ class OptimizerOptions(Options):
     """Epochs after which the learning rate is multiplied by `gamma`."""
     gamma: float = Field(0.5, gt=0.0, le=1.0)
     """Factor by which the learning rate is multiplied at each milestone."""
-    lr_warmup: NonNegativeInt = 0
-    """Number of epochs of linear learning rate warm-up; ignored by `cosine`."""
 
 
 class Common(Options):

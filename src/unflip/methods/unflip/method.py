@@ -70,8 +70,6 @@ class UnflipOptions(Options):
     """Images only: number of epochs over which predictions are averaged."""
     gaussians: bool = True
     """Whether to use class Gaussians of the inputs as a second view; ignored for images."""
-    view_weights: tuple[float, ...] | None = None
-    """Weights of networks and Gaussians; by default those that maximize the likelihood of the given labels."""
     prior: Literal["auto", "equal", "empirical"] = "auto"
     """Class prior: `equal` is uniform, `empirical` is as estimated, and `auto` moves the estimate toward uniform as
     far as noise may have made it unequal."""
@@ -383,11 +381,7 @@ class Unflip(Method):
 
     def _stack(self, views: Sequence[Tensor], given: Tensor, uniform_noise_rate: float | None = None) -> Stacked:
         """Fit the weights of the views and, the first time and unless it is known, the uniform noise rate."""
-        stacked = stack(views, given, self.posterior.uniform_noise_rate if self.posterior else uniform_noise_rate)
-        chosen = self.options.view_weights
-        if chosen is None:
-            return stacked
-        return Stacked(torch.tensor((*chosen, 0.0)[: len(views)]), stacked.uniform_noise_rate)
+        return stack(views, given, self.posterior.uniform_noise_rate if self.posterior else uniform_noise_rate)
 
     def model(self) -> Ensemble:
         """Return the averaged members, with the Gaussians if there are any."""
