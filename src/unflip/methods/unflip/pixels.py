@@ -1,5 +1,6 @@
 """The method unflip for networks that learn from pixels: members trained on all images, each on the others' views."""
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +15,7 @@ from unflip.methods.plc import ProbabilityWindow
 from unflip.methods.unflip.method import PRIOR_TRUST, Unflip, UnflipOptions, Views
 from unflip.methods.unflip.posterior import PosteriorState, blocks, update_posterior
 from unflip.nn.backbone import Pretrained
-from unflip.nn.base import Ensemble, Network
+from unflip.nn.base import Ensemble
 from unflip.stats.discriminant import (
     MIN_LOG_PROB,
     SHRINKS,
@@ -62,8 +63,9 @@ class PixelUnflip(Unflip):
         member = self.ema.module.split()[0]
         if epoch == 1 and self.frozen is None and isinstance(member, Pretrained) and member.options.pretrained:
             self._assign_folds(labels)
-            batches = observed.outputs(Features(member).eval(), self.context.train)
-            features = torch.cat([part for _, part in batches])
+            headless = copy.deepcopy(member)
+            headless.head = nn.Identity()  # type: ignore[assignment]
+            features = torch.cat([part for _, part in observed.outputs(headless, self.context.train)])
             self._score_frozen(principal_components(features), observed, labels)
         yield from super().phases(epoch, observed, labels)
 
@@ -220,19 +222,6 @@ def principal_components(features: Tensor) -> Tensor:
     fitted = PCA(min(_COMPONENTS, *features.shape), svd_solver="covariance_eigh")
     components = fitted.fit_transform(features.cpu().numpy())
     return torch.from_numpy(components[:, fitted.explained_variance_ratio_ > _MIN_VARIANCE]).to(features.device)
-
-
-class Features(Network):
-    """A network that returns the features of another one."""
-
-    def __init__(self, network: Network) -> None:
-        super().__init__()
-        self.encoder, self.head = network, nn.Identity()  # type: ignore[assignment]
-
-    def encode(self, inputs: Tensor) -> Tensor:
-        """Map inputs (b, ...) to features (b, d)."""
-        features: Tensor = self.encoder.encode(inputs)  # type: ignore[operator]
-        return features
 
 
 @dataclass(frozen=True)
