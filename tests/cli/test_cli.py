@@ -92,6 +92,20 @@ def test_what_needs_no_torch_imports_none(arguments: list[str]) -> None:
     assert done.code == 0, done.err
 
 
+def test_one_process_on_a_cpu_imports_nothing_for_several() -> None:
+    code = (
+        "import sys\n"
+        "import unflip.api.clean, unflip.api.train\n"
+        "from unflip.engine.distributed import Distributed\n"
+        "processes = Distributed('cpu')\n"
+        "assert (processes.count, processes.rank, processes.is_first, processes.scaler) == (1, 0, True, None)\n"
+        "slow = {'lightning_fabric', 'sklearn', 'pandas', 'matplotlib'} & set(sys.modules)\n"
+        "sys.exit(f'imported {sorted(slow)}' if slow else 0)\n"
+    )
+    done = spawn_python("-c", code)
+    assert done.code == 0, done.err
+
+
 def test_the_console_script_trains_and_predicts(features: Path, tmp_path: Path) -> None:
     words = ["train", "--data", features, "--out", tmp_path / "run", "--epochs", 5, *SETTINGS]
     done = spawn(SCRIPT, *words, MPLCONFIGDIR="/dev/null/matplotlib")  # as without a home

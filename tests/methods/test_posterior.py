@@ -193,6 +193,20 @@ def test_a_changed_label_is_as_likely_as_the_given_one_is_not() -> None:
         assert float(confidence[i]) == pytest.approx(1.0 if i == 50 else expected, abs=1e-5)
 
 
+def test_targets_are_the_posterior_sharpened() -> None:
+    log_probs, labels = views()
+    state = update_posterior(log_probs, labels, 0.2, torch.ones(3, dtype=torch.bool), CONFIDENT, trust=1.0)
+    likely = state.posterior(slice(None), labels, state.target_weight).double()
+    targets = state.targets(slice(None), labels)
+    for i, row in enumerate(likely.tolist()):
+        total = sum(p**1.5 for p in row)
+        assert targets[i].tolist() == pytest.approx([p**1.5 / total for p in row], abs=1e-5)
+    assert torch.equal(targets.argmax(1), likely.argmax(1))  # no target changes sides
+    assert bool((targets.amax(1) >= likely.amax(1) - 1e-6).all())
+    state.log_probs[:], state.informative[:] = math.log(1 / 3), 0.0
+    torch.testing.assert_close(state.targets(slice(None), labels), torch.full((60, 3), 1 / 3))  # uniform stays uniform
+
+
 def test_the_expected_error_is_that_by_hand() -> None:
     log_probs, labels = views()
     state = update_posterior(
