@@ -49,7 +49,7 @@ def make(count: int, classes: int, calibrator: Any = None, **options: Any) -> Ca
     calibrator = calibrator or CovarianceCalibrator(CovarianceOptions())
     method = Calibrated(Method(Options(), context), calibrator, CalibrationOptions(**options), context)
     torch.manual_seed(0)
-    method.networks = [MLP(MLPOptions(hidden=(5,)), (4,), classes)]
+    method.set_networks([MLP(MLPOptions(hidden=(5,)), (4,), classes)])
     return method
 
 

@@ -70,7 +70,7 @@ def make(calibrator: Any = None, warmup: int = 0, **options: Any) -> Calibrated:
     inner.length = warmup
     method = Calibrated(inner, calibrator or CovarianceCalibrator(CovarianceOptions()), chosen, context)
     torch.manual_seed(0)
-    method.networks = [MLP(MLPOptions(hidden=(DIMS,)), (4,), CLASSES)]
+    method.set_networks([MLP(MLPOptions(hidden=(DIMS,)), (4,), CLASSES)])
     return method
 
 
@@ -189,7 +189,7 @@ def test_no_gaussian_no_training() -> None:
     """No class has two examples: the head stays, and nothing is sampled."""
     context = TrainContext(3, torch.arange(3), 9, SEED, BATCH, lambda done: 1.0, torch.device("cpu"))
     method = Calibrated(Method(Options(), context), MeanCalibrator(MeanOptions()), CalibrationOptions(), context)
-    method.networks = [MLP(MLPOptions(hidden=(DIMS,)), (4,), 3)]
+    method.set_networks([MLP(MLPOptions(hidden=(DIMS,)), (4,), 3)])
     before = copy.deepcopy(method.networks[0].state_dict())
     observed = Seen(1)
     observed.of_train = observed.of_train[:3]

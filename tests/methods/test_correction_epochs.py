@@ -55,7 +55,7 @@ def context_of(train: Tensor, classes: int, epochs: int = 10) -> TrainContext:
 
 def coteaching(train: Tensor, **options: Any) -> Coteaching:
     method = Coteaching(CoteachingOptions(**options), context_of(train, 3))
-    method.networks = [Half(0), Half(1)]
+    method.set_networks([Half(0), Half(1)])
     return method
 
 

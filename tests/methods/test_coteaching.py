@@ -51,7 +51,7 @@ class Two(torch.nn.Module):
 def make(count: int = 6, **options: Any) -> Coteaching:
     context = TrainContext(3, torch.arange(count), 10, 0, count, lambda epoch: 1.0, torch.device("cpu"))
     method = Coteaching(CoteachingOptions(**options), context)
-    method.networks = [Two(0), Two(1)]
+    method.set_networks([Two(0), Two(1)])
     return method
 
 

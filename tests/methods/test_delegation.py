@@ -24,7 +24,7 @@ SHORT = RunShape(epochs=12, lr=0.3, of_rows=True)
 HOOKS = [name for name in vars(Method) if not name.startswith("_")]
 
 
-OWN = {"end_epoch", "gaussians", "state_dict", "load_state_dict"}
+OWN = {"set_networks", "end_epoch", "gaussians", "state_dict", "load_state_dict"}
 
 
 class Inner(Method):

@@ -55,7 +55,7 @@ def make(train: Tensor, classes: int = 3, batch_size: int = 4, **options: Any) -
     context = TrainContext(classes, train, 10, 0, batch_size, lambda epoch: 1.0, torch.device("cpu"))
     method = DivideMix(DivideMixOptions(**options), context)
     torch.manual_seed(0)
-    method.networks = [MLP(MLPOptions(hidden=(5,)), (4,), classes) for _ in range(2)]
+    method.set_networks([MLP(MLPOptions(hidden=(5,)), (4,), classes) for _ in range(2)])
     return method
 
 

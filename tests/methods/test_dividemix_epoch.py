@@ -58,7 +58,7 @@ def make(**options: Any) -> DivideMix:
     context = TrainContext(CLASSES, TRAIN, 10, SEED, 6, lambda epoch: 1.0, torch.device("cpu"))
     method = DivideMix(DivideMixOptions(**options), context)
     torch.manual_seed(1)
-    method.networks = [MLP(MLPOptions(hidden=(5,)), (3,), CLASSES).double().eval() for _ in range(2)]
+    method.set_networks([MLP(MLPOptions(hidden=(5,)), (3,), CLASSES).double().eval() for _ in range(2)])
     return method
 
 

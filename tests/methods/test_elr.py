@@ -121,7 +121,7 @@ def test_wrong_labels_are_memorized_less(tmp_path: Path) -> None:
 
 def make_plus(inputs: Tensor, **options: Any) -> ELRPlus:
     method = ELRPlus(ELRPlusOptions(**options), context_of(torch.arange(len(inputs))))
-    method.networks = [passthrough(CLASSES), passthrough(CLASSES)]
+    method.set_networks([passthrough(CLASSES), passthrough(CLASSES)])
     with torch.no_grad():
         unwrap(method.networks[1]).head.weight.mul_(-1)
     return method

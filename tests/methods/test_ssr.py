@@ -39,7 +39,7 @@ class Scans(Unseen):
 def make(count: int, **options: Any) -> SSR:
     context = TrainContext(CLASSES, torch.arange(count), 10, 0, 8, lambda epoch: 1.0, torch.device("cpu"))
     method = SSR(SSROptions(**options), context)
-    method.networks = [passthrough(CLASSES)]
+    method.set_networks([passthrough(CLASSES)])
     return method
 
 

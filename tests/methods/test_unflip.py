@@ -76,8 +76,8 @@ def ensemble(seen: Seen, *, batch_norm: bool = False, groups: Tensor | None = No
     chosen = UnflipOptions(**({"members": 4} | options))
     network = MLPOptions(hidden=(8,), batch_norm=batch_norm)
     method = Unflip(chosen, context)
-    method.networks = Unflip.build_networks(
-        chosen, context, lambda position: build_network("mlp", network, (4,), CLASSES, position)
+    method.set_networks(
+        Unflip.build_networks(chosen, context, lambda position: build_network("mlp", network, (4,), CLASSES, position))
     )
     return method
 

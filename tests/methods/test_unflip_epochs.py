@@ -58,8 +58,10 @@ def make(seen: Seen, groups: Tensor | None, **options: Any) -> Unflip:
     )
     chosen = UnflipOptions(**({"members": MEMBERS, "warmup": 1} | options))
     method = Unflip(chosen, context)
-    method.networks = Unflip.build_networks(
-        chosen, context, lambda position: build_network("mlp", MLPOptions(hidden=(8,)), (DIMS,), CLASSES, position)
+    method.set_networks(
+        Unflip.build_networks(
+            chosen, context, lambda position: build_network("mlp", MLPOptions(hidden=(8,)), (DIMS,), CLASSES, position)
+        )
     )
     return method
 

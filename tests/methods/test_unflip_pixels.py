@@ -59,8 +59,12 @@ def make(groups: Tensor | None = None, **options: Any) -> PixelUnflip:
     chosen = UnflipOptions(**({"warmup": 4, "window": 3} | options))
     method = find_method("unflip").build({"unflip": chosen}, context)
     assert isinstance(method, PixelUnflip)
-    method.networks = PixelUnflip.build_networks(
-        chosen, context, lambda position: build_network("mlp", MLPOptions(hidden=(8,)), (3, 2, 2), CLASSES, position)
+    method.set_networks(
+        PixelUnflip.build_networks(
+            chosen,
+            context,
+            lambda position: build_network("mlp", MLPOptions(hidden=(8,)), (3, 2, 2), CLASSES, position),
+        )
     )
     return method
 
@@ -254,8 +258,8 @@ class Known(Pretrained):
 
 def make_known(*, pretrained: bool = True, **options: Any) -> PixelUnflip:
     method = make(**options)
-    method.networks = PixelUnflip.build_networks(
-        method.options, method.context, lambda position: Known(pretrained=pretrained)
+    method.set_networks(
+        PixelUnflip.build_networks(method.options, method.context, lambda position: Known(pretrained=pretrained))
     )
     return method
 

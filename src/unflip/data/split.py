@@ -194,10 +194,9 @@ def same_examples(part: Split) -> Tensor | None:
 
 def _joined(keys: Array, groups: Array) -> Array:
     """Return the numbers (n,) of the connected components of examples that share keys or groups."""
-    from scipy.sparse import coo_array  # slow to import, and few runs need it
-    from scipy.sparse.csgraph import connected_components
+    from scipy import sparse  # slow to import, and few runs need it
 
     first = int(keys.max()) + 1
     total = first + int(groups.max()) + 1
-    edges = coo_array((np.ones(len(keys), bool), (keys, groups + first)), shape=(total, total))
-    return np.asarray(connected_components(edges, directed=False)[1][keys])
+    edges = sparse.coo_array((np.ones(len(keys), bool), (keys, groups + first)), shape=(total, total))
+    return np.asarray(sparse.csgraph.connected_components(edges, directed=False)[1][keys])

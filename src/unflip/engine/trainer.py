@@ -56,7 +56,7 @@ class Trainer:
         optimizers = [torch.optim.SGD(parameter_groups(network), **kwargs) for network in self.networks]
         pairs = [self.processes.setup(*pair) for pair in zip(self.networks, optimizers, strict=True)]
         self.networks, self.optimizers = [network for network, _ in pairs], [optimizer for _, optimizer in pairs]
-        self.method.networks = self.networks
+        self.method.set_networks(self.networks)
 
     def fit(
         self, first: int = 1, progress: EpochProgress | None = None, after_step: AfterStep | None = None
@@ -254,8 +254,7 @@ def lr_factor(options: OptimizerOptions, progress: float, epochs: int) -> float:
     """Return the factor on the learning rate after ``progress`` of ``epochs`` epochs."""
     if options.schedule == "cosine":
         return min(1.0, 0.1 + progress) * (1 + math.cos(math.pi * progress / epochs)) / 2
-    epoch = math.floor(progress) + 1
-    return float(options.gamma ** sum(epoch > milestone for milestone in options.milestones))
+    return float(options.gamma ** sum(progress >= milestone for milestone in options.milestones))
 
 
 def shuffled(indices: Tensor, generator: torch.Generator) -> Tensor:

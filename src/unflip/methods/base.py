@@ -386,9 +386,9 @@ class LabelScores(NamedTuple):
 class Method:
     """Base class of all methods: cross-entropy on the current labels, with hooks that a subclass may override.
 
-    To add a method, write a subclass with its ``Options``, and register it in ``unflip.methods``. The trainer sets
-    ``networks`` before it calls the first hook. The networks may be wrapped for distributed training, so call them for
-    logits, but use ``unflip.nn.base.unwrap`` to access ``encode`` and ``head``.
+    To add a method, write a subclass with its ``Options``, and register it in ``unflip.methods``. The trainer
+    calls ``set_networks`` before all other hooks of an object. The networks may be wrapped for distributed training, so
+    call them for logits, but use ``unflip.nn.base.unwrap`` to access ``encode`` and ``head``.
     """
 
     Options: ClassVar[type[Options]] = Options
@@ -403,6 +403,10 @@ class Method:
         self.options = options
         self.context = context
         self.networks: Sequence[nn.Module] = ()
+
+    def set_networks(self, networks: Sequence[nn.Module]) -> None:
+        """Take the networks that will be trained, on their device."""
+        self.networks = networks
 
     @property
     def warmup(self) -> int:

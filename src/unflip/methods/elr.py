@@ -103,14 +103,9 @@ class ELRPlus(Method):
         self.targets = torch.stack([new_targets(context) for _ in range(self.num_networks)])
         self.position = positions(context)
 
-    @property
-    def networks(self) -> Sequence[nn.Module]:
-        """Both networks."""
-        return self._networks
-
-    @networks.setter
-    def networks(self, networks: Sequence[nn.Module]) -> None:
-        self._networks = networks
+    def set_networks(self, networks: Sequence[nn.Module]) -> None:
+        """Take both networks, and start their averages."""
+        super().set_networks(networks)
         self.averaged = [EMA(unwrap(network), self.options.ema_decay) for network in networks]
 
     def phases(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> list[Phase]:

@@ -378,14 +378,10 @@ class Calibrated(Method):
             name = "calibration.sample_fraction" if options.sample_fraction == "auto" else "covariance.disturbance"
             raise ConfigError(f"{name} = 'auto' needs validation examples; set a value, or data.val_fraction above 0")
 
-    @property
-    def networks(self) -> Sequence[nn.Module]:
-        """The inner method's networks."""
-        return self.inner.networks
-
-    @networks.setter
-    def networks(self, networks: Sequence[nn.Module]) -> None:
-        self.inner.networks = networks
+    def set_networks(self, networks: Sequence[nn.Module]) -> None:
+        """Take the networks for this and the inner method, and the heads to calibrate."""
+        super().set_networks(networks)
+        self.inner.set_networks(networks)
         context, options = self.context, self.options.model_dump(include=set(SampleOptions.model_fields))
         options |= {"batch_size": context.batch_size, "seed": context.seed}
         self.calibrations = [

@@ -12,6 +12,7 @@ The last two are the variants common for CIFAR. Features (b, d) are the means of
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
+import torch.nn.functional as F
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
@@ -241,10 +242,7 @@ class DropConnect(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return inputs (b, c, h, w), in training with some examples set to zero."""
-        if not self.training or not self.rate:
-            return inputs
-        keep = inputs.new_empty(len(inputs), 1, 1, 1).bernoulli_(1 - self.rate)
-        return inputs * keep / (1 - self.rate)
+        return inputs * F.dropout(inputs.new_ones(len(inputs), 1, 1, 1), self.rate, self.training)
 
 
 class EfficientNetB0(Network):

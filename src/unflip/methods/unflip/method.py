@@ -125,8 +125,7 @@ class Unflip(Method):
         self.warmed_up: int | None = None  # the last epoch of the warm-up, once it is over
         self.scaling: PlattScaling | None = None  # of the last scores
         if self.num_folds == 1 and context.of_rows:
-            message = "unflip.members = 1: scores are in-sample; use 2 or more members"
-            warnings.warn(message, UnflipWarning, stacklevel=2)
+            warnings.warn("unflip.members = 1: scores are in-sample; use more members", UnflipWarning, stacklevel=2)
 
     @classmethod
     def options_for(cls, section: str, shape: RunShape) -> dict[str, Any]:
@@ -147,16 +146,10 @@ class Unflip(Method):
         members = [build(position) for position in range(count_members(options, context))]
         return [type(members[0]).side_by_side(members)]
 
-    @property
-    def networks(self) -> Sequence[nn.Module]:
-        """A list of one module, which holds all members."""
-        return self._networks
-
-    @networks.setter
-    def networks(self, networks: Sequence[nn.Module]) -> None:
-        self._networks = networks
-        if networks:
-            self.ema = EMA(unwrap(networks[0]), self.options.ema_decay)
+    def set_networks(self, networks: Sequence[nn.Module]) -> None:
+        """Take a list of one module, which holds all members, and start its average."""
+        super().set_networks(networks)
+        self.ema = EMA(unwrap(networks[0]), self.options.ema_decay)
 
     @property
     def warmup(self) -> int:
@@ -294,8 +287,7 @@ class Unflip(Method):
             ordinal=context.ordinal,
             broadcast=observed.broadcast,
         )
-        after.weights, after.gaussians = weights, views.gaussians
-        after.lapses = lapses
+        after.weights, after.gaussians, after.lapses = weights, views.gaussians, lapses
         if labels.annotations is not None:
             known = given.where(labels.trusted[train], torch.tensor(-1, device=given.device))
             rounds = ROUNDS if before is None or epoch == context.epochs else _FEW_ROUNDS
@@ -522,8 +514,6 @@ class Unflip(Method):
 
 def count_members(options: UnflipOptions, context: TrainContext) -> int:
     """Return the size of the ensemble."""
-    if options.members is not None:
-        return options.members
-    if not context.of_rows:
-        return 2
+    if options.members or not context.of_rows:
+        return options.members or 2
     return 8 if len(context.train) < SMALL_DATA else 5
