@@ -149,7 +149,8 @@ def test_all_of_timm_shares_one_section(fake_timm: list[dict[str, Any]]) -> None
     config = RunConfig.resolve([layer], explicit=["timm"])
     freeze_epochs = usual_freeze_epochs(config.common.epochs)
     assert config.network_options == TimmOptions(pretrained=True, freeze_epochs=freeze_epochs)
-    assert config.tree()["timm"] == {"pretrained": True, "backbone_lr_scale": 0.1, "freeze_epochs": freeze_epochs}
+    rest = {"backbone_lr_scale": 0.1, "freeze_batch_norm": True, "freeze_epochs": freeze_epochs}
+    assert config.tree()["timm"] == {"pretrained": True} | rest
     assert RunConfig.resolve([layer | {"network": "mlp"}]).common.network == "mlp"  # a preset may hold it unused
 
 

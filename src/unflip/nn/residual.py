@@ -242,7 +242,7 @@ class DropConnect(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return inputs (b, c, h, w), in training with some examples set to zero."""
-        return inputs * F.dropout(inputs.new_ones(len(inputs), 1, 1, 1), self.rate, self.training)
+        return inputs * F.dropout(inputs.new_ones(len(inputs), 1, 1, 1), self.rate) if self.training else inputs
 
 
 class EfficientNetB0(Network):
