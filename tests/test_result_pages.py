@@ -168,7 +168,11 @@ def test_the_means_are_those_of_the_studies(monkeypatch: pytest.MonkeyPatch) -> 
     tuned = [json.loads(line) for line in (RESULTS / "cleanlab-regression.jsonl").read_text("utf-8").splitlines()]
     cleanlab = re.findall(r"\d+\.\d+", list(regression.table(tuned))[-1])[2::3]
     lines = read_results([RESULTS / "features.jsonl", RESULTS / "cleanlab.jsonl"])
-    names = [name for name in [*methods.names(), "elr-m", "elr-c", "cleanlab"] if name in {line["axes"]["method"] for line in lines}]
+    names = [
+        name
+        for name in [*methods.names(), "elr-m", "elr-c", "cleanlab"]
+        if name in {line["axes"]["method"] for line in lines}
+    ]
 
     def features(table: str, show: str) -> dict[str, str]:
         means = dict(compare(paper_table(table), lines, show=show, methods=names).mean())
