@@ -196,7 +196,7 @@ def test_a_run_survives_every_fault_in_every_write(
 def test_the_page_tells_how_many_faults_there_are() -> None:
     page = (Path(__file__).parents[2] / "docs" / "results" / "reliability.md").read_text("utf-8")
     assert f": {len(FAULTS) + 1} faults, each at every write |" in page
-    assert f"| {len(WRITING)} kinds of output, the same faults but the crash |" in page
+    assert f"| {len(WRITING)} kinds of output, the same faults except the crash |" in page
 
 
 # Other commands: what was there stays, nothing half written is left, and once the cause is gone the command works

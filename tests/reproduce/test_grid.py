@@ -141,6 +141,7 @@ def test_an_unknown_name_lists_the_choices(tmp_path: Path) -> None:
 
 
 TYPES, LEVELS = ("I", "II", "III"), ("35%", "70%")
+SMALLER = ("cifar10-1500", "cifar10-5000")
 TABLE_1 = {f"{kind} {level}" for kind, level in itertools.product(TYPES, LEVELS)}
 TABLE_2 = {f"{kind} 35% + {added}" for kind in TYPES for added in ("30% sym.", "60% sym.", "30% asym.")}
 
@@ -149,10 +150,18 @@ TABLE_2 = {f"{kind} 35% + {added}" for kind in TYPES for added in ("30% sym.", "
 def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the grids of the package find their files, all of them empty."""
     root = tmp_path_factory.mktemp("data")
-    for folder in ("features", "pmd", "cifar10", "cifar100", "webvision", "clothing1m", "cifar10-1500/pmd"):
+    for folder in (
+        "features",
+        "pmd",
+        "cifar10",
+        "cifar100",
+        "webvision",
+        "clothing1m",
+        *(f"{name}/pmd" for name in SMALLER),
+    ):
         (root / folder).mkdir(parents=True)
-    for file in ("features.npz", "images.csv", "pmd/cifar10-1-0.35.npy"):
-        (root / "cifar10-1500" / file).write_text(file)
+    for name, file in itertools.product(SMALLER, ("features.npz", "images.csv", "pmd/cifar10-1-0.35.npy")):
+        (root / name / file).write_text(f"{name} {file}")
     for file in ("webvision/webvision", "clothing1m/clothing1m", "clothing1m/clothing1m-clean-val"):
         (root / f"{file}.parquet").touch()
     for data in ("cifar10", "cifar100"):
@@ -186,7 +195,7 @@ def test_every_built_in_grid_has_a_description_and_resolves(name: str, data_root
 def test_the_feature_grids_hold_the_30_settings_of_tables_1_and_2_with_every_one_network_method() -> None:
     for data in ("CIFAR-10", "CIFAR-100"):
         points = read_grid(f"features/{data.lower().replace('-', '')}")
-        methods = ("standard", "gce", "sl", "lrt", "plc", "mddc", "cddc", "unflip")
+        methods = ("standard", "gce", "sl", "lrt", "elr", "elr-m", "elr-c", "plc", "mddc", "cddc", "unflip")
         expected = itertools.product((0, 1, 2), methods, [data], TABLE_1 | TABLE_2)
         actual = [tuple(point.axes[axis] for axis in ("seed", "method", "data", "noise")) for point in points]
         assert sorted(actual) == sorted(expected)
