@@ -1,10 +1,10 @@
-"""Curves of `standard` alone on real CIFAR-10 images: in which setup does it memorize wrong labels?
+"""Curves of `standard` alone on real CIFAR images: in which setup does it memorize wrong labels?
 
-    UNFLIP_DATA=FOLDER UNFLIP_CIFAR=FOLDER python pages/images_regime.py OUT.jsonl SETUP ...
+    UNFLIP_DATA=FOLDER python pages/images_regime.py OUT.jsonl SETUP ...
 
-UNFLIP_CIFAR holds CIFAR-10 in one of its official layouts, UNFLIP_DATA the published labels as `pmd/*.npy`. Of the
-first 12,000 images under PMD type I 35 %, 2,000 are held out; `clean_val` is the accuracy on their clean labels, by
-epoch. The test set decides nothing and is not written down. One seed, one thread.
+The folder holds CIFAR in an official layout as cifar10/ and cifar100/, and the published labels as pmd/*.npy. Of the
+first 12,000 images, 2,000 are held out; `clean_val` is the accuracy on their clean labels, by epoch. The test set
+decides nothing and is not written down. One seed, one thread.
 """
 
 import argparse
@@ -19,20 +19,28 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 NARROW = {"preact_resnet18.blocks": [1, 1, 1, 1], "preact_resnet18.width": 16}
 FALLING = {"optimizer.lr": 0.05, "optimizer.gamma": 0.1}
-SETUPS: dict[str, dict[str, Any]] = {
-    "narrow, flips and shifts": NARROW | FALLING | {"epochs": 40, "optimizer.milestones": [15]},
-    "narrow, flips": NARROW | FALLING | {"epochs": 30, "optimizer.milestones": [12], "data.shift": 0},
+FLIPS = NARROW | FALLING | {"epochs": 30, "optimizer.milestones": [12], "data.shift": 0}
+SHIFTS = NARROW | FALLING | {"epochs": 40, "optimizer.milestones": [15]}
+SETUPS: dict[str, tuple[str, dict[str, Any]]] = {
+    "narrow, flips and shifts": ("cifar10-1-0.35", SHIFTS),
+    "narrow, flips": ("cifar10-1-0.35", FLIPS),
+    "CIFAR-100, narrow, flips": ("cifar100-1-0.35", FLIPS),
+    "CIFAR-100, narrow, flips, with 30% symmetric noise": ("cifar100-1-0.35", FLIPS | {"noise.recipe": "sym:0.30"}),
+    "CIFAR-100, narrow, flips, with 70% PMD noise": ("cifar100-1-0.70", FLIPS),
 }
+"""The published labels and the settings of each setup."""
 
 
-def run_one(settings: dict[str, Any]) -> dict[str, Any]:
+def run_one(name: str) -> dict[str, Any]:
     import unflip
 
+    folder = Path(os.environ["UNFLIP_DATA"])
+    labels, settings = SETUPS[name]
     with tempfile.TemporaryDirectory() as out:
         run = unflip.train(
-            Path(os.environ["UNFLIP_CIFAR"]),
+            folder / labels.split("-")[0],
             out,
-            labels=Path(os.environ["UNFLIP_DATA"]) / "pmd" / "cifar10-1-0.35.npy",
+            labels=folder / "pmd" / f"{labels}.npy",
             limit=12_000,
             method="standard",
             network="preact_resnet18",
@@ -64,7 +72,7 @@ def main() -> None:
     done = {json.loads(line)["setup"] for line in arguments.out.open()} if arguments.out.exists() else set()
     for name in arguments.setups:
         if name not in done:
-            line = {"setup": name} | run_one(SETUPS[name])
+            line = {"setup": name} | run_one(name)
             with arguments.out.open("a") as file:
                 file.write(json.dumps(line) + "\n")
             print(name, line["best_minus_last"], f"{line['seconds']} s", file=sys.stderr)
