@@ -27,6 +27,7 @@ SETUPS: dict[str, tuple[str, dict[str, Any]]] = {
     "CIFAR-100, narrow, flips": ("cifar100-1-0.35", FLIPS),
     "CIFAR-100, narrow, flips, with 30% symmetric noise": ("cifar100-1-0.35", FLIPS | {"noise.recipe": "sym:0.30"}),
     "CIFAR-100, narrow, flips, with 70% PMD noise": ("cifar100-1-0.70", FLIPS),
+    "CIFAR-100, narrow, flips, higher rate": ("cifar100-1-0.35", FLIPS | {"optimizer.gamma": 0.4}),
 }
 """The published labels and the settings of each setup."""
 

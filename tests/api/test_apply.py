@@ -5,7 +5,7 @@ import errno
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +230,14 @@ KINDS = {
     "manifest": Manifest(".parquet"), "texts": TextFolder(), "npz": ArrayFile(), "pandas": Pandas(), "arrow": Arrow(),
     "hugging face": HuggingFace(), "arrays": Arrays(), "pictures": Pictures(),
 }  # fmt: skip
+QUICK = ("csv", "images", "npz", "pandas")
+"""What a whole round is tried with by `make test`; the other kinds are in the soak tests."""
+
+
+def of_kinds(names: Iterable[str]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.soak) for name in names]
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -277,7 +285,7 @@ def snapshot(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("name", KINDS)
+@of_kinds(KINDS)
 def test_reviewed_labels_are_applied_and_the_next_run_finds_what_was_left(name: str, tmp_path: Path) -> None:
     kind = KINDS[name]
     (tmp_path / "mine").mkdir()
@@ -320,7 +328,7 @@ def labels_of(result: unflip.Result, column: str) -> Labels:
     return {i: names[index] for i, index in numbers(result).items()}
 
 
-@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if not isinstance(kind, InMemory)])
+@of_kinds(name for name, kind in KINDS.items() if not isinstance(kind, InMemory))
 def test_corrected_data_is_cleaned_with_the_labels_given_before(name: str, tmp_path: Path) -> None:
     kind = KINDS[name]
     first = cleaned(kind, kind.write(tmp_path / "data"), tmp_path / "first")

@@ -92,9 +92,9 @@ def run_whole(preset: str, method: str, data: Path | str, out: Path, settings: d
 
 
 @pytest.mark.parametrize("preset", ["cifar10"])
-@pytest.mark.parametrize("method", methods.names())
-def test_the_papers_preset_runs_with_every_method(preset: str, method: str, data: Path, tmp_path: Path) -> None:
-    """All 34 layers, with an eighth of the channels."""
+@pytest.mark.parametrize("method", ["standard", "lrt", "mddc", "unflip", "dividemix", "elr+"])
+def test_the_papers_preset_runs(preset: str, method: str, data: Path, tmp_path: Path) -> None:
+    """All 34 layers, with an eighth of the channels; the other methods are in the soak tests."""
     run_whole(preset, method, data, tmp_path / "run", settings_of(preset, method) | {"preact_resnet34.width": 8})
 
 

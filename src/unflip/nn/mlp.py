@@ -63,15 +63,15 @@ class MLP(Network):
 class StackedMLP(Members):
     """MLPs of one shape with stacked layers; several cost little more than one large network.
 
-    Weights are copied, in the constructor and by :meth:`split`. Each member is trained as it would be alone, up to the
-    order of additions.
+    Weights are copied by the constructor, and by each :meth:`split` into the same MLPs. Each member is trained as it
+    would be alone, up to the order of additions.
     """
 
     encoder: nn.Sequential
 
     def __init__(self, networks: Sequence[MLP]) -> None:
         super().__init__(())
-        self._pattern = [copy.deepcopy(networks[0])]  # in a list, so that it is not a submodule
+        self._networks = copy.deepcopy(list(networks))  # a list, so that they are not submodules
         layers = zip(*(network.encoder[1:] for network in networks), strict=True)  # the first one flattens
         self.encoder = nn.Sequential(*map(_stacked, layers))
         self.head = _StackedLinear([network.head for network in networks])  # type: ignore[assignment]
@@ -82,15 +82,13 @@ class StackedMLP(Members):
         return logits
 
     def split(self) -> list[Network]:
-        """Return copies of the MLPs."""
-        networks: list[Network] = []
-        for position in range(len(self.head.weight)):
-            network = copy.deepcopy(self._pattern[0]).to(self.head.weight.device)
+        """Return the MLPs with the present weights; the next call overwrites them."""
+        for position, network in enumerate(self._networks):
+            network.to(self.head.weight.device)
             for layer, stacked in zip([*network.encoder, network.head][1:], [*self.encoder, self.head], strict=True):
                 if isinstance(stacked, _StackedLinear | _StackedNorm):
                     layer.load_state_dict(stacked.state_of(position))
-            networks.append(network)
-        return networks
+        return list(self._networks)
 
     def clip_grad_norm(self, max_norm: float) -> None:
         """Clip the gradient norm of each MLP, without synchronizing the device."""

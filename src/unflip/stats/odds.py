@@ -166,7 +166,7 @@ def calibrate(odds: Tensor, slope: float, rates: Tensor) -> PlattScaling:
     low, high = torch.full_like(distinct, -_MAX_SHIFT), torch.full_like(distinct, _MAX_SHIFT)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        too_many = torch.stack([torch.sigmoid(-odds - shift).mean() for shift in middle]) > distinct
+        too_many = torch.sigmoid(-odds - middle[:, None]).mean(1) > distinct
         low, high = low.where(~too_many, middle), high.where(too_many, middle)
     return PlattScaling(slope, high[position].cpu())
 
