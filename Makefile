@@ -13,7 +13,7 @@ demo: $(VENV)/.ready ## Train several methods on embedded data with wrong labels
 	$(VENV)/bin/unflip demo --out demo
 
 test: $(VENV)/.ready-$(EXTRA) ## Run the tests and the examples in docstrings.
-	$(RUN) -m pytest -n auto -m "not soak"
+	$(RUN) -m pytest -n auto --dist loadfile -m "not soak"
 
 check: $(VENV)/.ready-$(EXTRA) ## Formatting, lint, types, import layers.
 	$(VENV)/bin/ruff format --check .

@@ -1,7 +1,7 @@
-"""Methods on CIFAR-10 learned from pixels, where `standard` memorizes wrong labels; fills docs/results/images.md.
+"""Methods on CIFAR learned from pixels, where `standard` memorizes wrong labels; fills docs/results/images.md.
 
-    python pages/images_scratch.py                 # tables and curves, from docs/results/images-{regime,scratch}.jsonl
-    python pages/images_scratch.py --sweep SWEEP   # first take over what `unflip paper sweep images/cifar10` finished
+    python pages/images_scratch.py                 # tables and curves, from docs/results/images-*.jsonl
+    python pages/images_scratch.py --sweep SWEEP   # first take over what `unflip paper sweep images/GRID` finished
 
 Lines of the result file are those of the sweep, with the curves of every epoch. All methods ran with seed 0, which is
 what the tables and the picture show; a table of its own has the methods that ran with more seeds.
@@ -18,7 +18,8 @@ from images_results import PAGE, ROOT, Line, percent, read, results_of, table, t
 
 REGIME, SCRATCH = results_of("regime"), results_of("scratch")
 PICTURE = ROOT / "docs" / "images" / "cifar10-curves.png"
-GRID = "images/cifar10"
+GRIDS = {"scratch": "images/cifar10", "shifts": "images/shifts", "cifar100": "images/cifar100"}
+"""The grids by the names of their result files."""
 FIRST, WARMUP = 8, 14  # epochs: where the picture begins, and the end of the warm-up in the grid
 EPOCHS = (5, 10, 12, 13, 14, 16, 18, 20, 25, 30)
 COLORS = {
@@ -72,12 +73,14 @@ def method_tables(lines: Sequence[Line]) -> str:
             ]
             for method, line in methods.items()
         ]
+        last = len(next(iter(methods.values()))["curves"]["test"])
+        epochs = sorted({*EPOCHS, last})
         curves = [
-            [f"`{method}`", *(f"{100 * line['curves']['test'][epoch - 1]:.1f}" for epoch in EPOCHS)]
+            [f"`{method}`", *(f"{100 * line['curves']['test'][epoch - 1]:.1f}" for epoch in epochs)]
             for method, line in methods.items()
         ]
         parts += [f"**{noise}**", table([*head, "AUROC", "min"], rows), "Test accuracy by epoch:"]
-        parts += [table(["epoch", *map(str, EPOCHS)], curves)]
+        parts += [table(["epoch", *map(str, epochs)], curves)]
     return "\n\n".join(parts)
 
 
@@ -147,7 +150,7 @@ def draw(lines: Sequence[Line], picture: Path) -> None:
 def fill(page: str, regime: Sequence[Line], scratch: Sequence[Line]) -> str:
     """Return the page with its tables as the result files say them."""
     page = marked.fill(page, "images regime", lambda _: regime_table(regime))
-    page = marked.fill(page, "images methods", lambda _: method_tables(scratch))
+    page = marked.fill(page, "images methods", lambda name: method_tables(read(results_of(name)) if name else scratch))
     return marked.fill(page, "images seeds", lambda _: seeds_table(scratch))
 
 
@@ -155,8 +158,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sweep", type=Path)
     sweep = parser.parse_args().sweep
-    if sweep is not None:
-        take_over(sweep, GRID, SCRATCH)
+    for name, grid in GRIDS.items() if sweep is not None else ():
+        take_over(sweep, grid, results_of(name))
     PAGE.write_text(fill(PAGE.read_text("utf-8"), read(REGIME), read(SCRATCH)), "utf-8")
     draw(read(SCRATCH), PICTURE)
 
