@@ -201,7 +201,7 @@ def figures(*names: str) -> str:
         [f"{group} ({len(_rows(group, names))})", *(_mean(_rows(group, names), name) for name in names)]
         for group in _GROUPS
     ]
-    for title, show in (("correct labels", "labels"), ("area under the ROC curve of label quality", "quality")):
+    for title, show in (("correct labels", "labels"), ("area under the ROC curve of label scores", "quality")):
         compared = _compare("1", show, names)
         rows.append([f"{title}, PMD noise (12)", *(_text(number) for number in compared.mean().values())])
     return table(["means, percent", *(f"`{name}`" for name in names)], rows)

@@ -85,7 +85,7 @@ def table(
         str,
         typer.Option(
             help="selected, last or best: test accuracy of that epoch (best uses the test labels); labels: share of "
-            "correct training labels after the last epoch; quality: area under the ROC curve of label quality.",
+            "correct training labels after the last epoch; quality: area under the ROC curve of label scores.",
             metavar="WHAT",
         ),
     ] = "selected",
