@@ -119,7 +119,7 @@ def test_names_and_data_frames_give_names_back() -> None:
 
 
 def test_it_works_in_pipelines_searches_and_clones() -> None:
-    pipeline = make_pipeline(StandardScaler(), UnflipClassifier(random_state=0, epochs=3))
+    pipeline = make_pipeline(StandardScaler(), UnflipClassifier("standard", random_state=0, epochs=3))
     search = GridSearchCV(pipeline, {"unflipclassifier__hidden": [(8,), (16,)]}, cv=2).fit(Noisy.X, Noisy.y)
     assert search.best_score_ > 0.6
     assert cross_val_score(clone(pipeline), Noisy.X, Noisy.y, cv=2).shape == (2,)

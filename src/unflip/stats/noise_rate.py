@@ -244,16 +244,15 @@ def lapse_rates(margins: Tensor, contradicted: Tensor) -> Tensor:
 
     centers, wrong = binned(margins) / sizes, binned(contradicted.cpu()[order].double())
     slopes, rates = _LOG_SLOPES.exp(), torch.tensor(_RATES, dtype=torch.float64)
-    ambiguous = torch.sigmoid(-(slopes[:, None, None] * centers + _SHIFTS[:, None]))  # (a, b, bins)
+    log_odds = slopes[:, None, None] * centers + _SHIFTS[:, None]  # (a, b, bins)
+    ambiguous, right = torch.sigmoid(-log_odds), sizes - wrong
     prior = -0.5 * (_LOG_SLOPES[:, None] / _SLOPE_STD).square() - 0.5 * ((_SHIFTS - _SHIFT_MEAN) / _SHIFT_STD).square()
-    log_weights = torch.stack([_log_evidence(rate + (1 - rate) * ambiguous, wrong, sizes, prior) for rate in rates])
+    # One minus the probability is (1 - l) sigmoid(a m + b), so that only its other part is computed for each rate.
+    of_right = torch.nn.functional.logsigmoid(log_odds) @ right + prior
+    of_wrong = ((rate + (1 - rate) * ambiguous).log() @ wrong for rate in rates)
+    log_weights = torch.stack([(of_right + part).flatten().logsumexp(0) for part in of_wrong])
+    log_weights += right.sum() * (1 - rates).log()
     widths = torch.gradient(rates)[0]
     weights = (log_weights + (widths * (1 - rates) ** _HIGH_IS_RARE / rates.sqrt()).log()).softmax(0)
     levels = (torch.arange(QUANTILES, dtype=torch.float64) + 0.5) / QUANTILES
     return rates[torch.searchsorted(weights.cumsum(0), levels).clamp(max=len(rates) - 1)]
-
-
-def _log_evidence(probs: Tensor, wrong: Tensor, sizes: Tensor, prior: Tensor) -> Tensor:
-    """Return the log-likelihood of the counts in all bins, summed over the grid (a, b) with its log-prior."""
-    log_likelihood = (wrong * probs.log() + (sizes - wrong) * (-probs).log1p()).sum(-1)
-    return (log_likelihood + prior).flatten().logsumexp(0)
