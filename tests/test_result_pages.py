@@ -114,7 +114,7 @@ def test_every_table_of_images_comes_from_its_file(monkeypatch: pytest.MonkeyPat
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     results, scratch = importlib.import_module("images_results"), importlib.import_module("images_scratch")
     text = results.PAGE.read_text("utf-8")
-    assert text.count("<!-- images ") == 5
+    assert text.count("<!-- images ") == 7
     assert scratch.fill(text, results.read(scratch.REGIME), results.read(scratch.SCRATCH)) == text
     fine_tuning = importlib.import_module("images_fine_tuning")
     assert fine_tuning.fill(text, results.read(fine_tuning.RESULTS)) == text
