@@ -114,7 +114,7 @@ def test_the_claim_is_counted_over_complete_rows() -> None:
     methods = all_methods(paper_table("1"), lines)
     assert methods == [*SEVEN, "unflip"]
     text = render(compare(paper_table("1"), lines, methods=methods))
-    assert "best two are MDDC and CDDC: ours 1 of 1, paper 11 of 12." in text  # among the paper's seven
+    assert "MDDC and CDDC are the best two of the original 7 methods: ours 1 of 1, paper 11 of 12." in text
     assert "**99.00 ± 0.00**" in text  # while marks are among what is shown
 
 

@@ -98,7 +98,7 @@ def _notes(comparison: Comparison) -> list[str]:
     if table.baseline:
         notes.append(f"Arrows: points above or below {table.methods[table.baseline]}.")
     else:
-        notes.append("The best two of a row are in bold.")
+        notes.append("The best two values in each row are in bold.")
     if "ours" in comparison.sides:
         notes += _claims(comparison)
     doubts = [
@@ -139,7 +139,7 @@ def _claims(comparison: Comparison) -> list[str]:
     table, pair = comparison.table, {"mddc", "cddc"}
     if not pair <= set(comparison.methods):
         return []
-    best = "Complete rows whose best two are MDDC and CDDC"
+    best = f"Complete rows in which MDDC and CDDC are the best two of the original {len(table.methods)} methods"
     claims: dict[str, list[str]] = {best: []}
     for side in comparison.sides:
         rows = [row.ours if side == "ours" else row.paper for row in comparison.rows]
